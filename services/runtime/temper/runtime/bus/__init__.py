@@ -1,0 +1,1 @@
+"""Commands, requests, events, dead letters and last values; `base` says what they mean."""
