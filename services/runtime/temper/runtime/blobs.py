@@ -1,0 +1,175 @@
+"""Object storage: bytes under a key, found again only if they are still the same bytes.
+
+`obstore` carries local directories and S3 alike. A write is atomic (a reader sees nothing or all of it) and a read
+through a `BlobRef` is checked against size and SHA-256, so a torn or swapped object is `Rejected`, never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import LocalStore, S3Store
+
+from temper.api.common.v1.common_pb2 import BlobRef
+from temper.runtime.config import BlobsConfig, read_secret
+from temper.runtime.errors import Exhausted, Rejected, Unavailable
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+=-]*")  # as BlobRef.key in the contract
+_INLINE_HASH_BYTES = 1 << 20  # below it, hashing costs less than a hop to a thread
+_CHUNK_BYTES = 4 << 20
+
+
+def content_key(data: bytes, *, prefix: str = "sha256") -> str:
+    """Key that names the content itself: equal bytes, equal key."""
+    digest = hashlib.sha256(data).hexdigest()
+    return f"{prefix}/{digest[:2]}/{digest}"
+
+
+class BlobStore:
+    """One place of bytes. `BlobStore("file:///data/objects")`, or `BlobStore.configured(config.blobs)` for S3."""
+
+    def __init__(self, url: str, *, timeout_s: float = 60.0, **s3: Any) -> None:
+        """`s3`: `access_key_id`, `secret_access_key`, `endpoint`, `region`, `allow_http` of the S3 store."""
+        self.url = url
+        self._timeout_s = timeout_s
+        self._local, self._store = _open(url, s3)
+
+    @classmethod
+    def configured(cls, config: BlobsConfig) -> BlobStore:
+        """The store that a service's configuration names."""
+        if not config.url.startswith("s3:"):
+            return cls(config.url)
+        options: dict[str, Any] = {"region": config.region}
+        if config.endpoint:
+            options["endpoint"] = config.endpoint
+        if config.allow_http:
+            options["client_options"] = {"allow_http": True}
+        if key := read_secret(config.access_key_file, field="blobs.access_key_file"):
+            options["access_key_id"] = key
+        if secret := read_secret(config.secret_key_file, field="blobs.secret_key_file"):
+            options["secret_access_key"] = secret
+        return cls(config.url, **options)
+
+    async def put(self, key: str, data: bytes) -> BlobRef:
+        """Store `data` under `key`, replacing what is there; returns how to find and check it."""
+        _check_key(key)
+        digest = await _sha256(data)
+        await self._bounded(obstore.put_async(self._store, key, data, use_multipart=False), key)
+        return BlobRef(key=key, sha256=digest, size=len(data))
+
+    async def put_file(self, key: str, path: Path) -> BlobRef:
+        """Store a file without holding it in memory."""
+        _check_key(key)
+        digest, size = await asyncio.to_thread(_hash_file, path)
+        await self._bounded(obstore.put_async(self._store, key, path, chunk_size=_CHUNK_BYTES), key)
+        return BlobRef(key=key, sha256=digest, size=size)
+
+    async def get(self, ref: BlobRef) -> bytes:
+        """The bytes of `ref`; Rejected if they are missing or not the ones it names."""
+        data = await self.read(ref.key)
+        if len(data) != ref.size:
+            raise Rejected(f"blob {ref.key} has {len(data)} bytes instead of {ref.size}", field="size")
+        if await _sha256(data) != ref.sha256:
+            raise Rejected(f"blob {ref.key} does not match its checksum", field="sha256")
+        return data
+
+    async def read(self, key: str) -> bytes:
+        """The bytes under `key`, unchecked; Rejected if there are none."""
+        _check_key(key)
+        return await self._bounded(self._read(key), key)
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is an object under `key`."""
+        _check_key(key)
+        try:
+            await self._bounded(obstore.head_async(self._store, key), key)
+        except Rejected:
+            return False
+        return True
+
+    async def delete(self, key: str) -> None:
+        """Forget the object; deleting nothing is no error."""
+        _check_key(key)
+        try:
+            await self._bounded(obstore.delete_async(self._store, key), key)
+        except Rejected:
+            return
+
+    async def list(self, prefix: str = "") -> AsyncIterator[BlobRef]:
+        """Objects under a folder of keys (`groups/job-1`), sorted within a page; their `sha256` is not known here."""
+        stream = obstore.list(self._store, prefix or None, chunk_size=1000)
+        with _translated(prefix):
+            async for page in stream:
+                for meta in sorted(page, key=lambda each: each["path"]):
+                    yield BlobRef(key=meta["path"], size=meta["size"])
+
+    def local_path(self, key: str) -> Path | None:
+        """Where the object lies on this machine's disk (to map it into memory); None for remote stores."""
+        _check_key(key)
+        return self._local / key if self._local is not None else None
+
+    async def _read(self, key: str) -> bytes:
+        result = await obstore.get_async(self._store, key)
+        return bytes(await result.bytes_async())
+
+    async def _bounded(self, work: Awaitable[Any], key: str) -> Any:
+        try:
+            with _translated(key):
+                async with asyncio.timeout(self._timeout_s):
+                    return await work
+        except TimeoutError:
+            raise Unavailable(f"object storage did not answer within {self._timeout_s:g} s for {key}") from None
+
+
+def _open(url: str, s3: dict[str, Any]) -> tuple[Path | None, LocalStore | S3Store]:
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        root = Path(unquote(parts.path))
+        try:
+            return root, LocalStore(root, mkdir=True)
+        except (BaseError, OSError) as error:
+            raise Unavailable(f"cannot open {root}: {error}", field="blobs.url") from None
+    if parts.scheme == "s3" and parts.netloc:
+        return None, S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **s3)
+    raise Rejected(
+        f"{url!r} is not a place for objects", field="blobs.url", hint="file:///directory or s3://bucket/prefix"
+    )
+
+
+@contextmanager
+def _translated(key: str) -> Iterator[None]:
+    """obstore's errors as ours: missing is the caller's fault, a full disk is a limit, the rest may pass."""
+    try:
+        yield
+    except (NotFoundError, FileNotFoundError):
+        raise Rejected(f"no blob at {key}", field="key") from None
+    except (BaseError, OSError) as error:
+        if "No space left" in str(error) or "Disk quota" in str(error):
+            raise Exhausted("object storage is full", hint="free space under the blobs directory") from None
+        raise Unavailable(f"object storage failed for {key}: {error}") from None
+
+
+def _check_key(key: str) -> None:
+    if not _KEY.fullmatch(key) or ".." in key.split("/"):
+        raise Rejected(f"{key!r} is not a blob key", field="key", hint="letters, digits and ._/@+=-, no leading /")
+
+
+async def _sha256(data: bytes) -> str:
+    if len(data) < _INLINE_HASH_BYTES:
+        return hashlib.sha256(data).hexdigest()
+    return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+
+
+def _hash_file(path: Path) -> tuple[str, int]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return digest.hexdigest(), file.tell()
