@@ -20,7 +20,9 @@ class Desk:
         self.version = -1
         self._vocab = 0
         self._futures: dict[str, asyncio.Future[Completion]] = {}
-        self._open: dict[str, tuple[Request, int]] = {}  # with the context length before the first output token
+        self._open: dict[
+            str, tuple[Request, int]
+        ] = {}  # with the context length before the first output token
         self._kept: dict[str, int] = {}  # context length
 
     def open(self, max_context: int, vocab: int) -> None:
@@ -84,7 +86,9 @@ class Desk:
         _check_sampling(name, request)
         context = self._kept.get(request.continues or "", 0) + len(request.tokens)
         if context >= self.max_context:
-            raise Rejected(f"{name}: context of {context} tokens is at or over the limit of {self.max_context}")
+            raise Rejected(
+                f"{name}: context of {context} tokens is at or over the limit of {self.max_context}"
+            )
         return context
 
 

@@ -94,7 +94,9 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         rope=_read_rope(config),
     )
     if shape.heads % shape.kv_heads:
-        raise Rejected(f"config.json: num_key_value_heads {shape.kv_heads} does not divide {shape.heads} heads")
+        raise Rejected(
+            f"config.json: num_key_value_heads {shape.kv_heads} does not divide {shape.heads} heads"
+        )
     if shape.head_dim % 2:
         raise Rejected(f"config.json: head_dim {shape.head_dim} must be even for rotary embeddings")
     return shape

@@ -25,7 +25,9 @@ from temper.rollout.engine.torch.sample import draw
 from temper.rollout.engine.torch.sequence import Kept, Sequence
 from temper.rollout.engine.torch.weights import Weights
 
-CHUNK = 256  # tokens; chunks end at multiples of it, so that a prompt's numbers do not depend on its neighbours
+CHUNK = (
+    256  # tokens; chunks end at multiples of it, so that a prompt's numbers do not depend on its neighbours
+)
 
 
 @dataclass(slots=True, eq=False)

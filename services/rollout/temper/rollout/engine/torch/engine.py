@@ -58,7 +58,9 @@ class TorchEngine:
     @property
     def info(self) -> EngineInfo:
         """Identity and numeric mode."""
-        return EngineInfo("torch", str(torch.__version__), "fp32", batch_invariant=True, max_context=self._desk.max_context)
+        return EngineInfo(
+            "torch", str(torch.__version__), "fp32", batch_invariant=True, max_context=self._desk.max_context
+        )
 
     async def start(self) -> None:
         """Start the step thread."""
@@ -158,7 +160,9 @@ class TorchEngine:
             torch.set_num_threads(self._threads)
             shape = read_architecture(files.config)
             if self._model is not None and shape != self._model.shape:
-                raise Rejected(f"config.json of version {files.version} describes another architecture than the loaded one")
+                raise Rejected(
+                    f"config.json of version {files.version} describes another architecture than the loaded one"
+                )
             model = self._model or Model(shape)
             weights = read_weights(shape, files.shards, files.version)
             _probe(model, weights)
@@ -176,6 +180,7 @@ class TorchEngine:
             with torch.inference_mode():
                 while not self._closing:
                     self._turn()
+                self._do_posted()
                 if self._batch is not None:
                     self._batch.cancel_all()
                     self._deliver(self._batch.drain())
@@ -185,10 +190,7 @@ class TorchEngine:
 
     def _turn(self) -> None:
         """What was posted, one step, what finished."""
-        with self._wake:
-            posted, self._inbox = self._inbox, deque()
-        for work in posted:
-            work()
+        self._do_posted()
         batch = self._batch
         begun = time.perf_counter()
         stepped = batch is not None and batch.step()
@@ -200,6 +202,12 @@ class TorchEngine:
             return
         with self._wake:
             self._wake.wait_for(lambda: self._inbox or self._closing, timeout=self._patience())
+
+    def _do_posted(self) -> None:
+        with self._wake:
+            posted, self._inbox = self._inbox, deque()
+        for work in posted:
+            work()
 
     def _patience(self) -> float | None:
         """Seconds to wait for work: until the next deadline, if anyone waits."""
@@ -226,4 +234,6 @@ def _probe(model: Model, weights: Weights) -> None:
     tokens = list(range(min(8, model.shape.vocab, model.shape.max_context)))
     logits = model.prefill(weights, [Piece(tokens, 0, new_buffer(model.shape, len(tokens)))])
     if not bool(torch.isfinite(logits).all()):
-        raise Rejected(f"weights of version {weights.version}: the probe forward gives numbers that are not finite")
+        raise Rejected(
+            f"weights of version {weights.version}: the probe forward gives numbers that are not finite"
+        )

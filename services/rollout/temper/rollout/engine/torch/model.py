@@ -68,7 +68,9 @@ class Model:
             row = 0
             for piece, mask in zip(pieces, masks, strict=True):
                 count = len(piece.tokens)
-                self._attend_piece(piece.buffer[layer], qkv[row : row + count], piece.start, mask, out[row : row + count])
+                self._attend_piece(
+                    piece.buffer[layer], qkv[row : row + count], piece.start, mask, out[row : row + count]
+                )
                 row += count
 
         return self._head(weights, self._trunk(weights, tokens, positions, attend)[ends])
@@ -84,7 +86,9 @@ class Model:
             span = slice(row, row + len(group.tokens))
             row = span.stop
             at = places[span]
-            spans.append((group, span, torch.arange(len(group.tokens)), at, _length_bias(at, group.kv.shape[4])))
+            spans.append(
+                (group, span, torch.arange(len(group.tokens)), at, _length_bias(at, group.kv.shape[4]))
+            )
 
         def attend(layer: int, qkv: Tensor, out: Tensor) -> None:
             for group, span, index, at, bias in spans:
@@ -135,7 +139,9 @@ class Model:
     def _head(self, weights: Weights, x: Tensor) -> Tensor:
         rows = len(x)
         x = F.pad(x, (0, 0, 0, -rows % ROW_MULTIPLE))
-        return torch.mm(F.rms_norm(x, (self.shape.width,), weights.norm, self.shape.norm_eps), weights.head)[:rows]
+        return torch.mm(F.rms_norm(x, (self.shape.width,), weights.norm, self.shape.norm_eps), weights.head)[
+            :rows
+        ]
 
     def _attend_piece(self, kv: Tensor, qkv: Tensor, start: int, mask: Tensor | None, out: Tensor) -> None:
         """One sequence: kv ``[2, kv_heads, tokens, d]``, qkv ``[count, heads + 2 kv_heads, d]``, out ``[count, heads * d]``."""
@@ -155,13 +161,19 @@ class Model:
         )
         out.view(count, shape.heads, shape.head_dim).copy_(heads[0].transpose(0, 1))
 
-    def _attend_rows(self, kv: Tensor, qkv: Tensor, index: Tensor, at: Tensor, bias: Tensor, out: Tensor) -> None:
+    def _attend_rows(
+        self, kv: Tensor, qkv: Tensor, index: Tensor, at: Tensor, bias: Tensor, out: Tensor
+    ) -> None:
         """One size class: kv ``[rows, 2, kv_heads, capacity, d]``; the query heads of a kv head fold into query length."""
         shape, rows = self.shape, len(qkv)
         kv[index, :, :, at] = qkv[:, shape.heads :].view(rows, 2, shape.kv_heads, shape.head_dim)
         folded = (rows, shape.kv_heads, shape.heads // shape.kv_heads, shape.head_dim)
         heads = F.scaled_dot_product_attention(
-            qkv[:, : shape.heads].reshape(folded), kv[:rows, 0], kv[:rows, 1], attn_mask=bias, scale=self._scale
+            qkv[:, : shape.heads].reshape(folded),
+            kv[:rows, 0],
+            kv[:rows, 1],
+            attn_mask=bias,
+            scale=self._scale,
         )
         out.view(folded).copy_(heads)
 

@@ -41,7 +41,9 @@ def is_plain(sampling: Sampling) -> bool:
     )
 
 
-def draw(logits: Tensor, samplings: Sequence[Sampling], keys: Sequence[int], positions: Sequence[int]) -> Draws:
+def draw(
+    logits: Tensor, samplings: Sequence[Sampling], keys: Sequence[int], positions: Sequence[int]
+) -> Draws:
     """Draw from logits ``[rows, vocab]``; ``keys`` are the rows' stream keys, ``positions`` those of the new tokens."""
     uniform = torch.from_numpy(uniforms(np.array(keys, np.uint64), np.array(positions, np.uint64)))
     raw = torch.log_softmax(logits, dim=-1)
@@ -65,7 +67,9 @@ def _draw_processed(logits: Tensor, raw: Tensor, samplings: Sequence[Sampling], 
     surviving[support.all(dim=-1) | greedy] = 0.0
     processed = scaled.gather(1, tokens)[:, 0] - surviving
     processed[greedy] = 0.0  # the limit of a vanishing temperature: all mass on one token
-    return Draws(tokens[:, 0].tolist(), raw.gather(1, tokens)[:, 0].tolist(), processed.tolist(), surviving.tolist())
+    return Draws(
+        tokens[:, 0].tolist(), raw.gather(1, tokens)[:, 0].tolist(), processed.tolist(), surviving.tolist()
+    )
 
 
 def _support(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
@@ -76,7 +80,9 @@ def _support(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     top_k = _column([s.top_k or vocab for s in samplings])
     mass = ranked.double().masked_fill_(rank >= top_k, 0.0)
     before = (mass.cumsum(dim=-1) - mass) / mass.sum(dim=-1, keepdim=True)
-    top_p = _column([s.top_p if s.top_p < 1.0 else 2.0 for s in samplings])  # 2: rounding must not cut a full support
+    top_p = _column(
+        [s.top_p if s.top_p < 1.0 else 2.0 for s in samplings]
+    )  # 2: rounding must not cut a full support
     min_p = _column([s.min_p for s in samplings])
     kept = (rank < top_k) & (before < top_p) & (ranked >= min_p * ranked[:, :1])
     return torch.zeros(rows, vocab, dtype=torch.bool).scatter_(1, order, kept)

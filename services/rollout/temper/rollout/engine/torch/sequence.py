@@ -71,7 +71,9 @@ class Sequence:
             stops=frozenset(request.sampling.stop_token_ids),
         )
 
-    def take(self, token: int, raw: float, processed: float, surviving: float, version: int) -> FinishReason | None:
+    def take(
+        self, token: int, raw: float, processed: float, surviving: float, version: int
+    ) -> FinishReason | None:
         """Append one drawn token; says whether that was the last."""
         self.tokens.append(token)
         self.raw.append(raw)

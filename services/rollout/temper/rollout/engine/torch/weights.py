@@ -138,7 +138,9 @@ class _Named:
         if tensor is None:
             raise Rejected(f"weights: tensor {name} is missing")
         if tensor.shape != shape:
-            raise Rejected(f"weights: tensor {name} is {list(tensor.shape)}, config.json asks for {list(shape)}")
+            raise Rejected(
+                f"weights: tensor {name} is {list(tensor.shape)}, config.json asks for {list(shape)}"
+            )
         return tensor
 
     def optional(self, name: str, present: bool, *shape: int) -> Tensor | None:
