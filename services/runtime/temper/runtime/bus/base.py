@@ -15,7 +15,8 @@ the same semantics inside one process and on any clock. Every method raises only
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -24,7 +25,7 @@ from google.protobuf.message import Message
 
 from temper.runtime.clock import Clock
 from temper.runtime.envelope import Envelope, parse
-from temper.runtime.errors import Unavailable
+from temper.runtime.errors import Rejected, Unavailable
 
 M = TypeVar("M", bound=Message)
 Req = TypeVar("Req", bound=Message)
@@ -164,8 +165,18 @@ class Settled:
 WatchItem = Entry | Deleted | Settled
 
 
+_KEY = re.compile(r"[A-Za-z0-9_=@-]+(\.[A-Za-z0-9_=@-]+)*")
+
+
+def checked_key(key: str) -> str:
+    """`key` if it may name a value; Rejected otherwise."""
+    if not _KEY.fullmatch(key):
+        raise Rejected(f"{key!r} cannot be a key", field="key", hint="letters, digits, '_-=@', in parts joined by '.'")
+    return key
+
+
 class KeyValue(Protocol):
-    """Last value by key. Keys: `[A-Za-z0-9_-]` tokens separated by dots."""
+    """Last value by key. Keys: `[A-Za-z0-9_=@-]` tokens separated by dots."""
 
     async def get(self, key: str) -> Entry | None: ...
 
@@ -189,7 +200,7 @@ class KeyValue(Protocol):
         """Live keys that start with `prefix`, sorted."""
         ...
 
-    def watch(self, prefix: str = "") -> AsyncIterator[WatchItem]:
+    def watch(self, prefix: str = "") -> AsyncGenerator[WatchItem, None]:
         """Current values of the keys that start with `prefix`, then `Settled`, then changes for ever.
 
         Between two changes that come close together only the last need be seen. Survives reconnects.
@@ -228,7 +239,7 @@ class Bus(Protocol):
 
     def commands(
         self, service: str, *, concurrency: int, ack_wait_s: float | None = None
-    ) -> AsyncIterator[Delivery]:
+    ) -> AsyncGenerator[Delivery, None]:
         """Commands for `service`, at most `concurrency` of them unsettled; each one as soon as it comes.
 
         Closing the iterator (`aclose`) hands back what was fetched and not yet seen.
@@ -264,7 +275,7 @@ class Bus(Protocol):
         """Publish an event; returns its sequence."""
         ...
 
-    def events(self, filter: str, *, after: int | None = None) -> AsyncIterator[Event]:
+    def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Events whose subject matches `filter` (NATS wildcards), in order, for ever.
 
         `after=None` starts with the next one, `after=0` with the oldest retained, `after=n` behind sequence n.
@@ -285,7 +296,7 @@ class Bus(Protocol):
         """Forget the letter; Rejected if there is none at `seq`."""
         ...
 
-    def poisoned(self, service: str) -> AsyncIterator[Poisoned]:
+    def poisoned(self, service: str) -> AsyncGenerator[Poisoned, None]:
         """Commands of `service` that were handed out the maximum number of times; each goes to one listener."""
         ...
 
