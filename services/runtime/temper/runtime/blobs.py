@@ -127,7 +127,9 @@ class BlobStore:
                 async with asyncio.timeout(self._timeout_s):
                     return await work
         except TimeoutError:
-            raise Unavailable(f"object storage did not answer within {self._timeout_s:g} s for {key}") from None
+            raise Unavailable(
+                f"object storage did not answer within {self._timeout_s:g} s for {key}"
+            ) from None
 
 
 def _open(url: str, s3: dict[str, Any]) -> tuple[Path | None, LocalStore | S3Store]:
@@ -141,7 +143,9 @@ def _open(url: str, s3: dict[str, Any]) -> tuple[Path | None, LocalStore | S3Sto
     if parts.scheme == "s3" and parts.netloc:
         return None, S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **s3)
     raise Rejected(
-        f"{url!r} is not a place for objects", field="blobs.url", hint="file:///directory or s3://bucket/prefix"
+        f"{url!r} is not a place for objects",
+        field="blobs.url",
+        hint="file:///directory or s3://bucket/prefix",
     )
 
 
@@ -160,7 +164,9 @@ def _translated(key: str) -> Iterator[None]:
 
 def _check_key(key: str) -> None:
     if not _KEY.fullmatch(key) or ".." in key.split("/"):
-        raise Rejected(f"{key!r} is not a blob key", field="key", hint="letters, digits and ._/@+=-, no leading /")
+        raise Rejected(
+            f"{key!r} is not a blob key", field="key", hint="letters, digits and ._/@+=-, no leading /"
+        )
 
 
 async def _sha256(data: bytes) -> str:

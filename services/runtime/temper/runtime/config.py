@@ -9,7 +9,6 @@ key, the place it came from and, for a misspelt name, the nearest valid one. Sec
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,11 +16,31 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
+from temper.runtime.complaints import dotted, nearest, rejection
 from temper.runtime.errors import Rejected, Unavailable
+
+__all__ = [
+    "BlobsConfig",
+    "BusConfig",
+    "GrpcConfig",
+    "LogConfig",
+    "LoggingConfig",
+    "MetricsConfig",
+    "Section",
+    "ServiceConfig",
+    "Setting",
+    "dotted",
+    "known_secrets",
+    "leaves",
+    "load",
+    "nearest",
+    "read_secret",
+    "rejection",
+]
 
 Tree = dict[str, Any]
 DEFAULT = "default"  # source of a value that no place mentions
@@ -31,7 +50,9 @@ _secrets: set[str] = set()
 class Section(BaseModel):
     """A table of a configuration file: frozen, and closed to keys it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True
+    )
 
 
 class BusConfig(Section):
@@ -188,7 +209,7 @@ def load(
         config = config_type.model_validate(values)
     except ValidationError as error:
         raise rejection(error, config_type, sources=sources) from None
-    config._sources.update(sources)
+    config._sources.update(sources)  # noqa: SLF001 - the loader is the only writer
     return config
 
 
@@ -227,69 +248,6 @@ def known_secrets() -> Iterable[str]:
     return _secrets
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that `name` is most likely a misspelling of; None when nothing is close."""
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)
-    return close[0] if close else None
-
-
-def rejection(error: ValidationError, model: type[BaseModel], *, sources: Mapping[str, str] | None = None) -> Rejected:
-    """`error` in the words of a user: path, what is wrong, where it came from, the nearest name or what is allowed."""
-    lines = [_complaint(each, model, sources or {}) for each in error.errors()]
-    field, message, hint = lines[0]
-    if len(lines) > 1:
-        others = "; ".join(f"{path}: {text}{f' ({way})' if way else ''}" for path, text, way in lines[1:6])
-        more = f"; and {len(lines) - 6} more" if len(lines) > 6 else ""
-        hint = f"{hint}; " if hint else ""
-        hint = f"{hint}also wrong: {others}{more}"
-    return Rejected(message, field=field, hint=hint)
-
-
-def _complaint(detail: Any, model: type[BaseModel], sources: Mapping[str, str]) -> tuple[str, str, str | None]:
-    location: tuple[int | str, ...] = detail["loc"]
-    path = dotted(location)
-    origin = sources.get(path)
-    where = f" [from {origin}]" if origin else ""
-    if detail["type"] == "extra_forbidden":
-        valid = _fields_at(model, location[:-1])
-        guess = nearest(str(location[-1]), valid)
-        hint = f"did you mean {guess!r}?" if guess else f"known here: {', '.join(valid)}"
-        return path, f"unknown key{where}", hint
-    if detail["type"] == "missing":
-        return path, "this key must be given", None
-    message: str = detail["msg"]
-    given = detail.get("input")
-    shown = f", got {given!r}" if isinstance(given, (str, int, float, bool)) else ""
-    return path, f"{message[:1].lower()}{message[1:]}{shown}{where}", None
-
-
-def dotted(location: Iterable[int | str]) -> str:
-    """`("phases", 0, "steps")` as `phases[0].steps`."""
-    path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
-
-
-def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    """Valid keys of the table at `location`; empty when it is not a closed table."""
-    here: type[BaseModel] | None = model
-    for part in location:
-        if here is None or isinstance(part, int):
-            continue
-        field = here.model_fields.get(part)
-        here = _table_type(field.annotation) if field else None
-    return list(here.model_fields) if here else []
-
-
-def _table_type(annotation: Any) -> type[BaseModel] | None:
-    """The model inside `Model`, `Model | None`, `list[Model]`, `dict[str, Model]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    inside = get_args(annotation) if get_origin(annotation) is not Union else get_args(annotation)
-    return next((found for each in inside if (found := _table_type(each))), None)
-
-
 def _packaged(service: str) -> Iterator[Path]:
     """The service's own defaults: package data in a wheel, beside the package folder in a checkout."""
     package = f"temper.{service}"
@@ -324,7 +282,9 @@ def _environment_layers(service: str, environ: Mapping[str, str]) -> Iterator[La
 def _set_layer(assignment: str) -> Layer:
     key, sign, text = assignment.partition("=")
     if not sign or not key.strip():
-        raise Rejected(f"{assignment!r} is not an assignment", field="--set", hint="write --set section.key=value")
+        raise Rejected(
+            f"{assignment!r} is not an assignment", field="--set", hint="write --set section.key=value"
+        )
     return Layer("--set", _nested(key.strip().split("."), _value(text.strip(), key)))
 
 

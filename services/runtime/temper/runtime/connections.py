@@ -18,7 +18,9 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
 def open_bus(config: BusConfig, *, source: str) -> Bus:
     """A bus that is not connected yet; `source` (`service/instance`) is stamped on what it sends."""
     if not config.url.startswith(("nats://", "tls://")):
-        raise Rejected(f"{config.url!r} is not the address of a broker", field="bus.url", hint="nats://host:port")
+        raise Rejected(
+            f"{config.url!r} is not the address of a broker", field="bus.url", hint="nats://host:port"
+        )
     from temper.runtime.bus.nats import NatsBus
 
     return NatsBus(

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 import grpc
@@ -27,7 +28,14 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, Histogram
 
 from temper.runtime.config import GrpcConfig, read_secret
-from temper.runtime.errors import STATUS_METADATA_KEY, Rejected, TemperError, Unavailable, from_status, to_status
+from temper.runtime.errors import (
+    STATUS_METADATA_KEY,
+    Rejected,
+    TemperError,
+    Unavailable,
+    from_status,
+    to_status,
+)
 from temper.runtime.validation import as_status, violations
 
 HEALTH_PREFIX = "/grpc.health.v1.Health/"
@@ -90,14 +98,20 @@ class GrpcServer:
         """Listen. Raises Unavailable if the port is taken; does nothing when the configuration has no port."""
         if self._config.port is None:
             return
-        names = [*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
+        names = [
+            *self._names,
+            health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+            reflection.SERVICE_NAME,
+        ]
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind(f"{self._config.host}:{self._config.port}")
         await self._server.start()
 
     async def set_ready(self, ready: bool) -> None:
         """What health answers, for the server and for each of its services."""
-        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        status = (
+            health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
         for name in ("", *self._names):
             await self._health.set(name, status)
 
@@ -110,19 +124,26 @@ class GrpcServer:
         config = self._config
         try:
             if config.tls_cert_file and config.tls_key_file:
-                pair = (_read(config.tls_key_file, "grpc.tls_key_file"), _read(config.tls_cert_file, "grpc.tls_cert_file"))
+                pair = (
+                    _read(config.tls_key_file, "grpc.tls_key_file"),
+                    _read(config.tls_cert_file, "grpc.tls_cert_file"),
+                )
                 return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
             return self._server.add_insecure_port(address)
         except RuntimeError:
             raise Unavailable(
-                f"cannot listen on {address}", field="grpc.port", hint="the port is taken; choose another, or 0"
+                f"cannot listen on {address}",
+                field="grpc.port",
+                hint="the port is taken; choose another, or 0",
             ) from None
 
 
 class Edge(grpc.aio.ServerInterceptor):
     """What stands between the network and every handler."""
 
-    def __init__(self, token: str | None, unary_timeout_s: float, registry: CollectorRegistry | None = None) -> None:
+    def __init__(
+        self, token: str | None, unary_timeout_s: float, registry: CollectorRegistry | None = None
+    ) -> None:
         """`token` None leaves the server open; `unary_timeout_s` bounds every unary call."""
         self._expected = f"Bearer {token}".encode() if token else None
         self._unary_timeout_s = unary_timeout_s
@@ -203,7 +224,8 @@ class _Call:
     async def _admit(self, context: Any) -> None:
         if not self._allowed:
             await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "this server wants a bearer token: metadata 'authorization: Bearer …'"
+                grpc.StatusCode.UNAUTHENTICATED,
+                "this server wants a bearer token: metadata 'authorization: Bearer …'",
             )
 
 
@@ -218,7 +240,9 @@ class _Observed:
     async def __aenter__(self) -> None:
         self._started = time.perf_counter()
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         try:
             if isinstance(error, TemperError):
                 await _abort(self._context, to_status(error))
@@ -339,12 +363,16 @@ class _UnaryStream(_Bearer, grpc.aio.UnaryStreamClientInterceptor):
 
 
 class _StreamUnary(_Bearer, grpc.aio.StreamUnaryClientInterceptor):
-    async def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+    async def intercept_stream_unary(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any:
         return await continuation(_with_token(client_call_details, self._token), request_iterator)
 
 
 class _StreamStream(_Bearer, grpc.aio.StreamStreamClientInterceptor):
-    async def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+    async def intercept_stream_stream(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any:
         return await continuation(_with_token(client_call_details, self._token), request_iterator)
 
 

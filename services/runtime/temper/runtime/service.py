@@ -37,6 +37,7 @@ from typing import Generic, TypeVar
 
 import uvloop
 from prometheus_client import CollectorRegistry
+from temper.runtime.supervisor import Supervisor
 
 from temper.runtime import topology
 from temper.runtime.blobs import BlobStore
@@ -44,11 +45,10 @@ from temper.runtime.bus.base import Bus
 from temper.runtime.clock import Clock, SystemClock
 from temper.runtime.config import ServiceConfig, load
 from temper.runtime.connections import open_bus, open_log, patiently
-from temper.runtime.errors import Rejected, TemperError, Unavailable
+from temper.runtime.errors import Rejected, TemperError
 from temper.runtime.log.base import EventLog
 from temper.runtime.presence import Presence
 from temper.runtime.rpc import GrpcServer
-from temper.runtime.supervisor import Supervisor
 from temper.runtime.telemetry import (
     flush_tracing,
     get_logger,
@@ -93,11 +93,12 @@ class Context(Generic[C]):
     """Give it a status function; it beats every two seconds."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the drain begins."""
-    _drains: list[tuple[str, Drain]] = field(default_factory=list[tuple[str, Drain]])
+    drains: list[tuple[str, Drain]] = field(default_factory=list[tuple[str, Drain]])
+    """What `on_drain` registered, oldest first."""
 
     def on_drain(self, name: str, drain: Drain) -> None:
         """Run `drain` when the service stops; the last one registered runs first."""
-        self._drains.append((name, drain))
+        self.drains.append((name, drain))
 
     def stop(self) -> None:
         """Ask the service to drain and exit 0."""
@@ -201,7 +202,7 @@ async def drain(context: Context[C]) -> None:
     log = get_logger()
     try:
         async with asyncio.timeout(context.config.drain_timeout_s):
-            for name, step in reversed(context._drains):
+            for name, step in reversed(context.drains):
                 log.debug("service.drain", step=name)
                 await step()
     except TimeoutError:
@@ -273,11 +274,19 @@ def new_instance_id() -> str:
 
 def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"temper-{name}", description=f"The {name} service of temper.")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file on top of the packaged defaults")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one value, e.g. bus.url=…")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file on top of the packaged defaults"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one value, e.g. bus.url=…"
+    )
     parser.add_argument("--instance", metavar="ID", help="instance id; a fresh one when absent")
-    parser.add_argument("--exit-with-parent", action="store_true", help="drain when the starting process is gone")
-    parser.add_argument("--show-config", action="store_true", help="print every value with its source, and exit")
+    parser.add_argument(
+        "--exit-with-parent", action="store_true", help="drain when the starting process is gone"
+    )
+    parser.add_argument(
+        "--show-config", action="store_true", help="print every value with its source, and exit"
+    )
     parser.add_argument("--output", choices=("table", "json"), default="table", help="form of --show-config")
     return parser
 

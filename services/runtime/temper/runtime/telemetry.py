@@ -30,7 +30,9 @@ from temper.runtime.config import LoggingConfig, MetricsConfig, known_secrets
 from temper.runtime.errors import Unavailable
 
 REDACTED = "[redacted]"
-_SECRET_KEY = re.compile(r"token$|secret|passw|authorization|credential|api_?key|private_?key|seed$", re.IGNORECASE)
+_SECRET_KEY = re.compile(
+    r"token$|secret|passw|authorization|credential|api_?key|private_?key|seed$", re.IGNORECASE
+)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 _BEARER = re.compile(r"(?i)\bbearer\s+\S+")
 _propagator = TraceContextTextMapPropagator()
@@ -166,7 +168,7 @@ def _handler(registry: CollectorRegistry, ready: Callable[[], bool]) -> type[Bas
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds; a peer that stays silent does not keep a thread
 
-        def do_GET(self) -> None:  # noqa: N802 - the base class's name
+        def do_GET(self) -> None:
             match self.path.partition("?")[0]:
                 case "/metrics":
                     encode, content_type = choose_encoder(self.headers.get("Accept", ""))
@@ -200,7 +202,9 @@ def setup_tracing(service: str, environ: Mapping[str, str] | None = None) -> boo
     """
     global _tracing  # noqa: PLW0603 - one process, one tracer, as in OpenTelemetry itself
     variables = os.environ if environ is None else environ
-    if not variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+    if not variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not variables.get(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+    ):
         return False
     if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:
         raise Unavailable(
@@ -227,7 +231,9 @@ def flush_tracing() -> None:
 
 
 @contextmanager
-def span(name: str, *, traceparent: str | None = None, kind: str = "internal", **attributes: Any) -> Iterator[None]:
+def span(
+    name: str, *, traceparent: str | None = None, kind: str = "internal", **attributes: Any
+) -> Iterator[None]:
     """A span around the body, child of `traceparent` if given (from an envelope). Free when tracing is off."""
     if not _tracing:
         yield
