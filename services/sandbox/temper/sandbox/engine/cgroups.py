@@ -1,0 +1,359 @@
+"""Control groups: which kind this host has, and one group per sandbox slot.
+
+Order of choice: v2 (a writable subtree with the memory, pids and cpu controllers), v1 (the same as mounted
+hierarchies), none. A hybrid host shows an empty v2 tree beside v1 controllers and is a v1 host.
+
+Groups are made once per slot and used by one sandbox after another: making and removing them for each would cost
+as much as the rest of a sandbox, and the kernel lets removed memory groups linger. Counters are read as differences.
+A process joins by writing "0" itself; writing another's pid would stop every fork of the host for a moment.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+from temper.runtime.errors import Unavailable
+from temper.sandbox.engine.base import Limits
+from temper.sandbox.engine.verdict import Counters
+
+PREFIX: Final = "temper-sandbox-"
+_WANTED: Final = ("memory", "pids", "cpu")
+_PERIOD_US: Final = 100_000
+_V2_NAME: Final = "unified"
+
+
+class Mode(StrEnum):
+    """Kind of control groups in use."""
+
+    V2 = "v2"
+    V1 = "v1"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where groups can be made. Example: `Layout(Mode.V1, {"pids": Path("/sys/fs/cgroup/pids")})`."""
+
+    mode: Mode
+    """Kind."""
+    parents: Mapping[str, Path]
+    """Directory for our groups: by controller for v1, under "unified" for v2."""
+    reason: str = ""
+    """Why it is no better, in words for a doctor."""
+
+
+def detect(mountinfo: str | None = None, own: str | None = None) -> Layout:
+    """The layout of this host; the texts of /proc/self/{mountinfo,cgroup} can be given for another."""
+    mounts = _mounts(mountinfo if mountinfo is not None else Path("/proc/self/mountinfo").read_text())
+    paths = _own_paths(own if own is not None else Path("/proc/self/cgroup").read_text())
+    unified = mounts.get(_V2_NAME)
+    if unified is not None:
+        parent = _existing(unified, paths.get("", "/"))
+        if set(_WANTED) <= set(_read(parent / "cgroup.controllers").split()) and os.access(parent, os.W_OK):
+            return Layout(Mode.V2, {_V2_NAME: parent})
+    missing = [name for name in _WANTED if name not in mounts]
+    if missing:
+        return Layout(Mode.NONE, {}, f"no controller for {', '.join(missing)}")
+    parents = {name: _existing(mounts[name], paths.get(name, "/")) for name in (*_WANTED, "cpuacct") if name in mounts}
+    locked = [str(parent) for parent in parents.values() if not os.access(parent, os.W_OK)]
+    if locked:
+        return Layout(Mode.NONE, {}, f"not writable: {', '.join(locked)}")
+    return Layout(Mode.V1, parents)
+
+
+def _mounts(mountinfo: str) -> dict[str, Path]:
+    """Controller to mount point; v2 under "unified". Format: proc_pid_mountinfo(5)."""
+    found: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), right.split()
+        if len(fields) < 5 or len(tail) < 3:
+            continue
+        if tail[0] == "cgroup2":
+            found.setdefault(_V2_NAME, Path(fields[4]))
+        elif tail[0] == "cgroup":
+            for option in tail[2].split(","):
+                found.setdefault(option, Path(fields[4]))
+    return found
+
+
+def _own_paths(text: str) -> dict[str, str]:
+    """Controller to this process's own group; v2 under ""."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    return paths
+
+
+def _existing(mount: Path, path: str) -> Path:
+    """Our own group where it is visible (a container may see another root), else the top."""
+    inner = mount / path.lstrip("/")
+    return inner if inner.is_dir() else mount
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+class Group(Protocol):
+    """The control group of one slot."""
+
+    def apply(self, limits: Limits) -> None:
+        """Set the limits of the next sandbox."""
+        ...
+
+    def join_descriptors(self) -> list[int]:
+        """Files that a process writes "0" to, to join. They stay open here."""
+        ...
+
+    def counters(self) -> Counters:
+        """The meters now."""
+        ...
+
+    def reset_peak(self) -> None:
+        """Start a new high-water mark."""
+        ...
+
+
+class _Files:
+    """Files of a group that are read or written again and again, kept open."""
+
+    def __init__(self, paths: Mapping[str, Path], flags: int) -> None:
+        self._descriptors: dict[str, int] = {}
+        for name, path in paths.items():
+            with contextlib.suppress(FileNotFoundError):  # an older kernel lacks some meters
+                self._descriptors[name] = os.open(path, flags | os.O_CLOEXEC)
+
+    def read(self, name: str) -> str:
+        descriptor = self._descriptors.get(name)
+        return os.pread(descriptor, 4096, 0).decode() if descriptor is not None else ""
+
+    def number(self, name: str) -> int:
+        text = self.read(name).strip()
+        return int(text) if text.isdigit() else 0
+
+    def field(self, name: str, key: str) -> int:
+        for line in self.read(name).splitlines():
+            label, _, value = line.partition(" ")
+            if label == key:
+                return int(value)
+        return 0
+
+    def write(self, name: str, text: str) -> None:
+        if name in self._descriptors:
+            with contextlib.suppress(OSError):  # a high-water mark that cannot be reset stays a bound from above
+                os.pwrite(self._descriptors[name], text.encode(), 0)
+
+    def values(self) -> list[int]:
+        return list(self._descriptors.values())
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+class GroupV1:
+    """One directory in each hierarchy."""
+
+    def __init__(self, directories: Mapping[str, Path]) -> None:
+        for directory in directories.values():
+            directory.mkdir(parents=True, exist_ok=True)
+        self._directories = directories
+        self._limits: tuple[int, int, float] | None = None
+        memory, pids = directories["memory"], directories["pids"]
+        meters = {
+            "peak": memory / "memory.max_usage_in_bytes",
+            "oom": memory / "memory.oom_control",
+            "forks": pids / "pids.events",
+            "throttle": directories["cpu"] / "cpu.stat",
+        }
+        if "cpuacct" in directories:
+            meters["cpu"] = directories["cpuacct"] / "cpuacct.usage"
+        self._meters = _Files({name: path for name, path in meters.items() if name != "peak"}, os.O_RDONLY)
+        self._peak = _Files({"peak": meters["peak"]}, os.O_RDWR)
+        self._doors = _Files({name: path / "tasks" for name, path in directories.items()}, os.O_WRONLY)
+
+    def apply(self, limits: Limits) -> None:
+        """Set the limits of the next sandbox."""
+        wanted = (limits.memory_bytes, limits.pids, limits.cpus)
+        if wanted == self._limits:
+            return
+        self._set_memory(limits.memory_bytes)
+        _write(self._directories["pids"] / "pids.max", limits.pids)
+        _write(self._directories["cpu"] / "cpu.cfs_period_us", _PERIOD_US)
+        _write(self._directories["cpu"] / "cpu.cfs_quota_us", int(limits.cpus * _PERIOD_US))
+        self._limits = wanted
+
+    def _set_memory(self, limit: int) -> None:
+        """Memory with swap may never be below memory alone, so the order depends on the direction."""
+        memory = self._directories["memory"]
+        names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+        names = [name for name in names if (memory / name).exists()]
+        for name in names if self._limits is None or limit <= self._limits[0] else reversed(names):
+            _write(memory / name, limit)
+
+    def join_descriptors(self) -> list[int]:
+        """`tasks` of each hierarchy: moving oneself needs no lock on every fork of the host."""
+        return self._doors.values()
+
+    def counters(self) -> Counters:
+        """The meters now."""
+        return Counters(
+            cpu_s=self._meters.number("cpu") / 1e9,
+            peak_memory_bytes=self._peak.number("peak"),
+            oom_kills=self._meters.field("oom", "oom_kill"),
+            refused_forks=self._meters.field("forks", "max"),
+            throttled_s=self._meters.field("throttle", "throttled_time") / 1e9,
+        )
+
+    def reset_peak(self) -> None:
+        """Start a new high-water mark."""
+        self._peak.write("peak", "0")
+
+    def close(self) -> None:
+        """Close the files kept open."""
+        for files in (self._meters, self._peak, self._doors):
+            files.close()
+
+
+class GroupV2:
+    """One directory in the unified hierarchy."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._limits: tuple[int, int, float] | None = None
+        meters = {
+            "cpu": "cpu.stat", "oom": "memory.events", "forks": "pids.events", "current": "memory.current",
+        }  # fmt: skip - one row
+        self._meters = _Files({name: directory / file for name, file in meters.items()}, os.O_RDONLY)
+        self._peak = _Files({"peak": directory / "memory.peak"}, os.O_RDWR)
+        self._doors = _Files({"procs": directory / "cgroup.procs"}, os.O_WRONLY)
+
+    def apply(self, limits: Limits) -> None:
+        """Set the limits of the next sandbox."""
+        wanted = (limits.memory_bytes, limits.pids, limits.cpus)
+        if wanted == self._limits:
+            return
+        _write(self._directory / "memory.max", limits.memory_bytes)
+        _write_if_there(self._directory / "memory.swap.max", 0)
+        _write(self._directory / "pids.max", limits.pids)
+        _write(self._directory / "cpu.max", f"{int(limits.cpus * _PERIOD_US)} {_PERIOD_US}")
+        self._limits = wanted
+
+    def join_descriptors(self) -> list[int]:
+        """`cgroup.procs`."""
+        return self._doors.values()
+
+    def counters(self) -> Counters:
+        """The meters now."""
+        return Counters(
+            cpu_s=self._meters.field("cpu", "usage_usec") / 1e6,
+            peak_memory_bytes=self._peak.number("peak") or self._meters.number("current"),
+            oom_kills=self._meters.field("oom", "oom_kill"),
+            refused_forks=self._meters.field("forks", "max"),
+            throttled_s=self._meters.field("cpu", "throttled_usec") / 1e6,
+        )
+
+    def reset_peak(self) -> None:
+        """Start a new high-water mark (kernels from 6.12 on; before, the mark is the sandbox's)."""
+        self._peak.write("peak", "0")
+
+    def close(self) -> None:
+        """Close the files kept open."""
+        for files in (self._meters, self._peak, self._doors):
+            files.close()
+
+
+def _write(path: Path, value: object) -> None:
+    try:
+        path.write_text(str(value))
+    except OSError as error:
+        raise Unavailable(f"cannot set {path}: {error.strerror}") from error
+
+
+def _write_if_there(path: Path, value: object) -> None:
+    if path.exists():
+        _write(path, value)
+
+
+class Tree:
+    """All groups of one host service: `<parent>/temper-sandbox-<instance>/<slot>` in each hierarchy."""
+
+    def __init__(self, layout: Layout, instance: str) -> None:
+        self.mode = layout.mode
+        self._roots = {name: parent / f"{PREFIX}{instance}" for name, parent in layout.parents.items()}
+        self._groups: list[GroupV1 | GroupV2] = []
+
+    @property
+    def directories(self) -> list[Path]:
+        """What a successor must remove if this process is killed."""
+        return list(self._roots.values())
+
+    def grow(self, slots: int) -> Sequence[Group]:
+        """Make the groups of the slots. Raises Unavailable if the kernel refuses."""
+        try:
+            for root in self._roots.values():
+                root.mkdir(exist_ok=True)
+            if self.mode is Mode.V2:
+                _delegate(self._roots[_V2_NAME])
+                self._groups = [GroupV2(self._roots[_V2_NAME] / str(slot)) for slot in range(slots)]
+            elif self.mode is Mode.V1:
+                self._groups = [self._group_v1(slot) for slot in range(slots)]
+        except OSError as error:
+            raise Unavailable(f"cannot make control groups: {error}") from error
+        return self._groups
+
+    def _group_v1(self, slot: int) -> GroupV1:
+        return GroupV1({name: root / str(slot) for name, root in self._roots.items()})
+
+    def remove(self) -> None:
+        """Remove every group; processes still in one are killed."""
+        for group in self._groups:
+            group.close()
+        self._groups = []
+        remove_trees(self._roots.values())
+
+
+def _delegate(root: Path) -> None:
+    """Hand the controllers down. A group with processes of its own cannot, so this process steps aside first."""
+    wanted = " ".join(f"+{name}" for name in _WANTED)
+    try:
+        (root.parent / "cgroup.subtree_control").write_text(wanted)
+    except OSError:
+        aside = root.parent / "temper-host"
+        aside.mkdir(exist_ok=True)
+        (aside / "cgroup.procs").write_text("0")
+        (root.parent / "cgroup.subtree_control").write_text(wanted)
+    (root / "cgroup.subtree_control").write_text(wanted)
+
+
+def remove_trees(roots: Iterable[Path]) -> int:
+    """Kill what is in these groups and remove them; returns how many directories went. Also for a predecessor's."""
+    removed = 0
+    for root in roots:
+        if not root.name.startswith(PREFIX) or not root.is_dir():
+            continue
+        for directory in (*sorted(each for each in root.iterdir() if each.is_dir()), root):
+            _kill_members(directory)
+            with contextlib.suppress(OSError):  # a dying process holds it for a moment: the next start gets it
+                directory.rmdir()
+                removed += 1
+    return removed
+
+
+def _kill_members(directory: Path) -> None:
+    for pid in _read(directory / "cgroup.procs").split():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(int(pid), signal.SIGKILL)

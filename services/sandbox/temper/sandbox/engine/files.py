@@ -1,0 +1,121 @@
+"""Files of a sandbox, reached from outside through a directory descriptor.
+
+The agent may swap any part of a path for a link at any moment, so no path is ever resolved by name as a whole: each
+component is opened on the descriptor of the one before it, links refused.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from temper.runtime.errors import Exhausted, Rejected, Unavailable
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe must not block the host
+
+
+class Files:
+    """The writable trees of one sandbox."""
+
+    def __init__(self, roots: Mapping[str, int], owner: int | None, *, sized: bool) -> None:
+        """`roots` maps "/work", "/tmp" to open directories, which this object closes; `owner` is the uid of files.
+
+        `sized` says that the trees are the sandbox's own, so that a full one is the agent's doing.
+        """
+        self._roots = dict(roots)
+        self._owner = owner
+        self._sized = sized
+
+    def put(self, path: str, content: bytes, mode: int) -> None:
+        """Write a file with its directories. Raises Rejected, Exhausted."""
+        with _typed(path), self._parent(path, create=True) as (parent, name):
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | _SAFE, mode & 0o777, dir_fd=parent)
+            with open(descriptor, "wb") as file:
+                _require_regular(descriptor, path)
+                os.ftruncate(descriptor, 0)
+                os.fchmod(descriptor, mode & 0o777)
+                self._own(descriptor)
+                file.write(content)
+
+    def get(self, path: str, max_bytes: int) -> tuple[bytes, bool]:
+        """The first bytes of a regular file, and whether there are more. Raises Rejected."""
+        with _typed(path), self._parent(path, create=False) as (parent, name):
+            descriptor = os.open(name, os.O_RDONLY | _SAFE, dir_fd=parent)
+            with open(descriptor, "rb") as file:
+                _require_regular(descriptor, path)
+                content = file.read(max_bytes + 1)
+        return content[:max_bytes], len(content) > max_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether one of the trees has no block left."""
+        return self._sized and any(os.fstatvfs(root).f_bavail == 0 for root in self._roots.values())
+
+    def close(self) -> None:
+        """Let go of the trees."""
+        for root in self._roots.values():
+            os.close(root)
+        self._roots.clear()
+
+    @contextmanager
+    def _parent(self, path: str, *, create: bool) -> Iterator[tuple[int, str]]:
+        root, parts = self._locate(path)
+        with ExitStack() as stack:
+            here = os.open(".", _DIRECTORY, dir_fd=root)
+            stack.callback(os.close, here)
+            for part in parts[:-1]:
+                here = self._descend(here, part, create=create)
+                stack.callback(os.close, here)
+            yield here, parts[-1]
+
+    def _descend(self, here: int, part: str, *, create: bool) -> int:
+        try:
+            return os.open(part, _DIRECTORY, dir_fd=here)
+        except FileNotFoundError:
+            if not create:
+                raise
+        os.mkdir(part, 0o755, dir_fd=here)
+        below = os.open(part, _DIRECTORY, dir_fd=here)
+        self._own(below)
+        return below
+
+    def _own(self, descriptor: int) -> None:
+        if self._owner is not None:
+            os.fchown(descriptor, self._owner, self._owner)
+
+    def _locate(self, path: str) -> tuple[int, list[str]]:
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        if ".." in parts or "\0" in path:
+            raise Rejected(f"{path!r} leaves the sandbox", field="path", hint="name it without '..'")
+        if path.startswith("/"):
+            root = self._roots.get("/" + parts[0]) if parts else None
+            parts = parts[1:]
+        else:
+            root = self._roots.get("/work")
+        if root is None or not parts:
+            allowed = ", ".join(sorted(self._roots))
+            raise Rejected(f"{path!r} is not a file below a writable directory", field="path", hint=allowed)
+        return root, parts
+
+
+def _require_regular(descriptor: int, path: str) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise Rejected(f"{path!r} is not a regular file", field="path", hint="only files can be moved in or out")
+
+
+@contextmanager
+def _typed(path: str) -> Iterator[None]:
+    """Turn what the kernel says about a path into the platform's errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise Exhausted(f"the sandbox's disk is full writing {path!r}", field="path") from error
+        if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}:
+            raise Rejected(f"{path!r} goes through a link", field="path", hint="links are not followed") from error
+        if error.errno in {errno.ENOENT, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG, errno.EACCES}:
+            text = (error.strerror or "").lower()
+            raise Rejected(f"{path!r}: {text}", field="path") from error
+        raise Unavailable(f"the host could not reach {path!r}: {error.strerror}", field="path") from error

@@ -1,0 +1,172 @@
+"""Kernel calls that Python does not offer, through ctypes. Every failure is an OSError that names its call."""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from typing import Final
+
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
+CLONE_NEWUTS: Final = 0x04000000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+CLONE_PIDFD: Final = 0x00001000
+
+MS_RDONLY: Final = 1
+MS_NOSUID: Final = 2
+MS_NODEV: Final = 4
+MS_NOEXEC: Final = 8
+MS_REMOUNT: Final = 32
+MS_BIND: Final = 4096
+MS_REC: Final = 16384
+MS_PRIVATE: Final = 1 << 18
+MNT_DETACH: Final = 2
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_SECCOMP: Final = 22
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_SECCOMP_MODE_FILTER: Final = 2
+_CAPABILITY_VERSION_3: Final = 0x20080522
+_SIGCHLD: Final = 17
+_SIOCSIFFLAGS: Final = 0x8914
+_IFF_UP_RUNNING: Final = 0x1 | 0x40
+
+# The numbers differ by architecture; these are the two that temper's images are built for.
+_NUMBERS: Final[dict[str, dict[str, int]]] = {
+    "x86_64": {"clone": 56, "capset": 126, "pivot_root": 155},
+    "aarch64": {"clone": 220, "capset": 91, "pivot_root": 41},
+}
+
+# PyDLL holds the interpreter lock over the call: a raw clone must not race another thread for it, and the calls
+# are too short to be worth releasing it.
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+def _check(result: int, call: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")
+    return result
+
+
+def supported() -> bool:
+    """Whether this machine's system call numbers are known here."""
+    return os.uname().machine in _NUMBERS
+
+
+def _number(name: str) -> int:
+    return _NUMBERS[os.uname().machine][name]
+
+
+def clone(flags: int) -> tuple[int, int]:
+    """Fork with namespace flags; returns `(pid, pidfd)` in the parent and `(0, -1)` in the child.
+
+    `os.fork` cannot put the child at the head of a fresh pid namespace. The three hooks around the call are those
+    that `os.fork` runs itself. Source: clone(2), `CLONE_PIDFD` stores the descriptor through `parent_tid`.
+    """
+    pidfd = ctypes.c_int(-1)
+    api = ctypes.pythonapi
+    api.PyOS_BeforeFork()
+    pid = _libc.syscall(_number("clone"), flags | CLONE_PIDFD | _SIGCHLD, 0, ctypes.byref(pidfd), 0, 0)
+    if pid == 0:
+        api.PyOS_AfterFork_Child()
+        return 0, -1
+    error = ctypes.get_errno()
+    api.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(error, f"clone: {os.strerror(error)}")
+    return pid, pidfd.value
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str | None = None) -> None:
+    """mount(2)."""
+    result = _libc.mount(
+        source.encode(),
+        target.encode(),
+        kind.encode() if kind is not None else None,
+        ctypes.c_ulong(flags),
+        options.encode() if options is not None else None,
+    )
+    _check(result, f"mount {target}")
+
+
+def detach(target: str) -> None:
+    """Unmount lazily: gone from the tree at once."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """pivot_root(2)."""
+    _check(_libc.syscall(_number("pivot_root"), new_root.encode(), put_old.encode()), "pivot_root")
+
+
+def _prctl(option: int, argument: int, pointer: object = 0) -> None:
+    _check(_libc.prctl(option, ctypes.c_ulong(argument), pointer, 0, 0), f"prctl {option}")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send the signal when the parent thread is gone, however it died."""
+    _prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def set_dumpable(*, dumpable: bool) -> None:
+    """A process that is not dumpable cannot be traced or read through /proc by others of its uid."""
+    _prctl(_PR_SET_DUMPABLE, int(dumpable))
+
+
+def become_subreaper() -> None:
+    """Adopt the orphans among this process's descendants."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def no_new_privileges() -> None:
+    """Set-uid bits and file capabilities mean nothing from here on."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_bounding_set() -> None:
+    """No program executed from here on can gain a capability."""
+    with open("/proc/sys/kernel/cap_last_cap") as file:  # noqa: PTH123 - pathlib costs the launcher memory
+        last = int(file.read())
+    for capability in range(last + 1):
+        _prctl(_PR_CAPBSET_DROP, capability)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability in every set of this process."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _check(_libc.syscall(_number("capset"), header, bytes(24)), "capset")
+
+
+def install_filter(program: bytes) -> None:
+    """Load a seccomp filter: `program` is an array of `struct sock_filter`, 8 bytes each."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    head = Program(len(program) // 8, ctypes.addressof(buffer))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(head))
+
+
+def loopback_up() -> None:
+    """Bring up `lo` in the present network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP_RUNNING))
+
+
+def close_from(first: int) -> None:
+    """Close every descriptor from `first` up; one system call."""
+    os.closerange(first, 1 << 20)

@@ -1,0 +1,107 @@
+"""Messages between host, launcher, init and interpreter: 4 bytes of length, then JSON; descriptors ride along.
+
+Both ends are temper's own code, but the interpreter shares its process with the policy's code: the host treats
+what comes from there as untrusted, hence the size limit and the shape check.
+"""
+
+import array
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+MAX_MESSAGE: Final = 64 << 20
+"""Bytes. A longer message closes the connection."""
+
+_LENGTH: Final = struct.Struct(">I")
+_MAX_DESCRIPTORS: Final = 32
+
+Message = dict[str, Any]
+
+
+class Malformed(ValueError):
+    """What came is no message. A ValueError, since this file cannot import temper's tree."""
+
+
+def encode(message: Message) -> bytes:
+    """One frame."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > MAX_MESSAGE:
+        raise Malformed(f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> Message:
+    """The inverse of `encode` without its length."""
+    try:
+        value: object = json.loads(body)
+    except ValueError as error:
+        raise Malformed("the frame is not JSON") from error
+    if not isinstance(value, dict):
+        raise Malformed("the frame is no object")
+    return cast("Message", value)
+
+
+class Decoder:
+    """Bytes in any pieces to messages, for a reader that must not block."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages completed by `data`. Raises Malformed."""
+        self._buffer += data
+        messages: list[Message] = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_MESSAGE:
+                raise Malformed(f"a message of {length} bytes is over the limit of {MAX_MESSAGE}")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(decode(bytes(self._buffer[_LENGTH.size : end])))
+            del self._buffer[:end]
+        return messages
+
+
+def send(connection: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
+    """Send one message; blocks until the peer's buffer has taken it."""
+    frame = encode(message)
+    if descriptors:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        sent = connection.sendmsg([frame], rights)
+        frame = frame[sent:]
+    if frame:
+        connection.sendall(frame)
+
+
+def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
+    """Block for one message and the descriptors sent with it; None at the end of the stream."""
+    descriptors = array.array("i")
+    space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * descriptors.itemsize)
+    head, ancillary, _, _ = connection.recvmsg(_LENGTH.size, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            usable = len(payload) - len(payload) % descriptors.itemsize
+            descriptors.frombytes(payload[:usable])
+    head += _exactly(connection, _LENGTH.size - len(head)) if head else b""
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > MAX_MESSAGE:
+        raise Malformed(f"a message of {length} bytes is over the limit of {MAX_MESSAGE}")
+    body = _exactly(connection, length)
+    return (decode(body), list(descriptors)) if len(body) == length else None
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    """`count` bytes, or fewer at the end of the stream."""
+    pieces: list[bytes] = []
+    while count > 0:
+        piece = connection.recv(min(count, 1 << 20))
+        if not piece:
+            break
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)

@@ -1,0 +1,87 @@
+"""What a service writes down before it creates anything on the host, so that a successor can clean up after kill -9.
+
+One JSON file per service process in the state directory. Processes need no record: the kernel kills them with the
+launcher, and the launcher with the service. Control groups and private directories stay, and are listed here.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from temper.sandbox.engine import cgroups
+
+_PATTERN: Final = "owner-*.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What a start found and removed. Example: `Reclaimed(owners=1, groups=36, directories=2)`."""
+
+    owners: int = 0
+    """Service processes that ended without cleaning up."""
+    groups: int = 0
+    """Control groups removed."""
+    directories: int = 0
+    """Private directories removed."""
+
+
+def instance() -> str:
+    """Names this process for good: a pid alone is used again."""
+    return f"{os.getpid()}-{_started(os.getpid())}"
+
+
+def write(state_dir: Path, groups: Sequence[Path], directories: Sequence[Path]) -> Path:
+    """Record the intent. Returns the file, to be removed after an orderly end."""
+    path = state_dir / f"owner-{instance()}.json"
+    content = {
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+        "groups": [str(each) for each in groups],
+        "directories": [str(each) for each in directories],
+    }
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps(content))
+    scratch.replace(path)
+    return path
+
+
+def reclaim(state_dir: Path) -> Reclaimed:
+    """Remove what dead owners left. A living owner's things are not touched."""
+    owners = groups = directories = 0
+    for path in state_dir.glob(_PATTERN):
+        record = _read(path)
+        if record is None or _alive(record):
+            continue
+        owners += 1
+        groups += cgroups.remove_trees(Path(each) for each in record["groups"])
+        for each in record["directories"]:
+            directory = Path(each)
+            if directory.is_dir() and state_dir in directory.parents:
+                shutil.rmtree(directory, ignore_errors=True)
+                directories += 1
+        if not any(Path(each).is_dir() for each in record["groups"]):
+            path.unlink()
+    return Reclaimed(owners, groups, directories)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _alive(record: dict[str, Any]) -> bool:
+    return record["started"] == _started(record["pid"]) and record["started"] != 0
+
+
+def _started(pid: int) -> int:
+    """Start time in clock ticks since boot, 0 for no such process. Source: proc_pid_stat(5), field 22."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0

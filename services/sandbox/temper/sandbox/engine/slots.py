@@ -1,0 +1,128 @@
+"""What the two launcher-made backends share: slots, the launcher, creation and the end."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from temper.runtime.errors import Exhausted, Rejected, Unavailable
+from temper.sandbox.engine.base import Capabilities, Limits
+from temper.sandbox.engine.cgroups import Group
+from temper.sandbox.engine.launched import LaunchedSandbox
+from temper.sandbox.engine.launcher import Launcher, Newborn, base_python, guest_environment
+
+
+class SlotBackend(ABC):
+    """A backend with a fixed number of slots over one launcher. Subclasses say how a sandbox is set up."""
+
+    def __init__(self, slots: int, state_dir: Path) -> None:
+        self._slots = slots
+        self._state_dir = state_dir
+        self._free = list(range(slots - 1, -1, -1))
+        self._live: dict[int, LaunchedSandbox] = {}
+        self._groups: Sequence[Group] = ()
+        self._launcher: Launcher | None = None
+        self._capabilities: Capabilities | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Valid after `start`."""
+        if self._capabilities is None:
+            raise Unavailable("the backend has not started")
+        return self._capabilities
+
+    async def create(self, name: str, limits: Limits, network: str = "") -> LaunchedSandbox:
+        """A fresh sandbox. Raises Exhausted, Rejected, Unavailable."""
+        if network and network not in self.capabilities.network_modes:
+            allowed = ", ".join(self.capabilities.network_modes)
+            raise Rejected(f"this backend has no network {network!r}", field="network", hint=f"it has: {allowed}")
+        if not self._free:
+            raise Exhausted(f"all {self._slots} sandboxes are taken", hint="retry when one is released")
+        slot = self._free.pop()
+        try:
+            return await self._create(slot, limits)
+        except BaseException:
+            if slot not in self._live:
+                self._free.append(slot)
+            raise
+
+    async def _create(self, slot: int, limits: Limits) -> LaunchedSandbox:
+        group = self._groups[slot] if self._groups else None
+        if group is not None:
+            group.apply(limits)
+        request = self._request(slot, limits)
+
+        async def bear() -> Newborn:
+            if self._launcher is None or not self._launcher.alive:
+                await self._restart_launcher()
+            assert self._launcher is not None
+            return await self._launcher.create(request, group.join_descriptors() if group else [])
+
+        sandbox = LaunchedSandbox(
+            await bear(),
+            tuple(request["names"]),
+            owner=request["owner"],
+            group=group,
+            isolated=request["isolated"],
+            revive=bear,
+            on_destroyed=lambda: self._give_back(slot),
+        )
+        self._live[slot] = sandbox
+        try:
+            await sandbox.ready()
+        except BaseException:
+            with contextlib.suppress(Unavailable):
+                await sandbox.destroy()
+            raise
+        return sandbox
+
+    def _give_back(self, slot: int) -> None:
+        if self._live.pop(slot, None) is not None:
+            self._cleared(slot)
+            self._free.append(slot)
+
+    async def _restart_launcher(self) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
+        self._launcher = self._make_launcher()
+        await self._launcher.start()
+
+    @abstractmethod
+    def _make_launcher(self) -> Launcher:
+        """A launcher, not yet started."""
+
+    @abstractmethod
+    def _request(self, slot: int, limits: Limits) -> dict[str, Any]:
+        """What the far side needs to know to set up a sandbox in this slot."""
+
+    def _cleared(self, slot: int) -> None:
+        """Called when a slot's sandbox is gone; a backend with files on the host removes them here."""
+
+    async def close(self) -> None:
+        """Destroy every sandbox and end the launcher."""
+        for sandbox in list(self._live.values()):
+            await sandbox.destroy()
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+
+
+def rlimits(limits: Limits, *, with_memory: bool, with_pids: bool) -> Mapping[str, int]:
+    """Per-process limits; the sum over processes is the control group's business, or nobody's."""
+    values = {
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_CORE": 0,
+    }
+    if with_memory:
+        values["RLIMIT_AS"] = limits.memory_bytes
+    if with_pids:
+        values["RLIMIT_NPROC"] = limits.pids
+    return values
+
+
+def guest_request(work: str) -> dict[str, Any]:
+    """What every sandbox is told, whatever its backend."""
+    python = base_python()
+    return {"search_path": list(python.search_path), "environment": guest_environment(python, work)}
