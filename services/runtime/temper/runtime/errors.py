@@ -67,23 +67,23 @@ class TemperError(Exception):
         return f"{where}{self.message}{way_out}"
 
 
-class Rejected(TemperError):
+class Rejected(TemperError):  # noqa: N818  # the name says what to do, as HTTP's do
     """The request itself is wrong; repeating it cannot help."""
 
 
-class Unavailable(TemperError):
+class Unavailable(TemperError):  # noqa: N818  # the name says what to do, as HTTP's do
     """A part that is needed is down, unreachable or late; the same request may succeed later."""
 
 
-class Stale(TemperError):
+class Stale(TemperError):  # noqa: N818  # the name says what to do, as HTTP's do
     """The caller's fence or version is older than one already seen; its work belongs to somebody else now."""
 
 
-class Conflict(TemperError):
+class Conflict(TemperError):  # noqa: N818  # the name says what to do, as HTTP's do
     """The thing changed since it was read, or exists already."""
 
 
-class Exhausted(TemperError):
+class Exhausted(TemperError):  # noqa: N818  # the name says what to do, as HTTP's do
     """A bounded thing (queue, credits, slots, quota) is full."""
 
 
@@ -155,7 +155,7 @@ def from_wire(status: status_pb2.Status) -> TemperError:
         request = error_details_pb2.BadRequest()
         if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
             kind = _BY_NAME.get(info.reason, kind)
-            hint = info.metadata["hint"] if "hint" in info.metadata else None
+            hint = info.metadata.get("hint")
         elif detail.Unpack(request) and request.field_violations:
             field = request.field_violations[0].field
     return kind(status.message, field=field, hint=hint)

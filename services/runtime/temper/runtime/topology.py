@@ -269,7 +269,9 @@ def parse(text: str) -> Topology:
 
 def _tables(kind: type[T], name_key: str, raw: Mapping[str, Any], section: str) -> tuple[T, ...]:
     tables: Mapping[str, Any] = raw.get(section, {})
-    return tuple(_record(kind, {name_key: name, **table}, f"{section}.{name}") for name, table in tables.items())
+    return tuple(
+        _record(kind, {name_key: name, **table}, f"{section}.{name}") for name, table in tables.items()
+    )
 
 
 def _record(kind: type[T], table: Mapping[str, Any], where: str) -> T:

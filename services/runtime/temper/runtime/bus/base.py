@@ -171,7 +171,9 @@ _KEY = re.compile(r"[A-Za-z0-9_=@-]+(\.[A-Za-z0-9_=@-]+)*")
 def checked_key(key: str) -> str:
     """`key` if it may name a value; Rejected otherwise."""
     if not _KEY.fullmatch(key):
-        raise Rejected(f"{key!r} cannot be a key", field="key", hint="letters, digits, '_-=@', in parts joined by '.'")
+        raise Rejected(
+            f"{key!r} cannot be a key", field="key", hint="letters, digits, '_-=@', in parts joined by '.'"
+        )
     return key
 
 
@@ -229,7 +231,7 @@ class Bus(Protocol):
         subject: str,
         msg: Message,
         *,
-        id: str,
+        id: str,  # noqa: A002  # the envelope's word
         fence: int | None = None,
         deadline: float | None = None,
         about: str = "",
@@ -254,7 +256,7 @@ class Bus(Protocol):
         *,
         timeout_s: float,
         fence: int | None = None,
-        id: str | None = None,
+        id: str | None = None,  # noqa: A002  # the envelope's word
     ) -> M:
         """Ask; raises the handler's own TemperError, or Unavailable if nobody serves `subject` or none answers."""
         ...
@@ -271,11 +273,11 @@ class Bus(Protocol):
         """Answer requests on `subject`; beyond `concurrency` at a time they are refused with Exhausted."""
         ...
 
-    async def event(self, subject: str, msg: Message, *, id: str | None = None, about: str = "") -> int:
+    async def event(self, subject: str, msg: Message, *, id: str | None = None, about: str = "") -> int:  # noqa: A002  # the envelope's word
         """Publish an event; returns its sequence."""
         ...
 
-    def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:
+    def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:  # noqa: A002  # NATS's word
         """Events whose subject matches `filter` (NATS wildcards), in order, for ever.
 
         `after=None` starts with the next one, `after=0` with the oldest retained, `after=n` behind sequence n.

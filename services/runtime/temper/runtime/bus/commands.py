@@ -153,8 +153,15 @@ class NatsPoisoned:
     __slots__ = ("_advisory", "_js", "_letters", "_seq", "body", "delivered", "envelope", "subject")
 
     def __init__(
-        self, js: JetStream, letters: DeadLetters, advisory: RawMessage, seq: int, delivered: int, subject: str,
-        envelope: Envelope, body: bytes,
+        self,
+        js: JetStream,
+        letters: DeadLetters,
+        advisory: RawMessage,
+        seq: int,
+        delivered: int,
+        subject: str,
+        envelope: Envelope,
+        body: bytes,
     ) -> None:
         self._js, self._letters, self._advisory, self._seq = js, letters, advisory, seq
         self.delivered, self.subject, self.envelope, self.body = delivered, subject, envelope, body
@@ -188,7 +195,9 @@ class PoisonSource:
         self._js, self._letters = js, letters
         self._consumer = poison_consumer(service)
         self._queue: asyncio.Queue[RawMessage | None] = asyncio.Queue()
-        self._puller = Puller(js.link, room=lambda: 16 - self._queue.qsize(), deliver=self._queue.put_nowait, renew=self._renew)
+        self._puller = Puller(
+            js.link, room=lambda: 16 - self._queue.qsize(), deliver=self._queue.put_nowait, renew=self._renew
+        )
 
     async def poisoned(self) -> AsyncGenerator[NatsPoisoned, None]:
         """Each poisoned command, until `stop`."""
@@ -215,7 +224,9 @@ class PoisonSource:
             await self._js.settle(advisory.reply, ACK)  # acked or buried meanwhile
             return None
         envelope = decode(stored.headers, attempt=delivered)
-        return NatsPoisoned(self._js, self._letters, advisory, seq, delivered, stored.subject, envelope, stored.data)
+        return NatsPoisoned(
+            self._js, self._letters, advisory, seq, delivered, stored.subject, envelope, stored.data
+        )
 
     async def _renew(self) -> None:
         await self._js.put_consumer(POISON, consumer_config(self._consumer))

@@ -83,7 +83,7 @@ class JetStream:
         self._budget_s = budget_s
 
     async def call(self, verb: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One API request, retried while the server is away, for `budget_s` at most. Raises Missing, Conflict, …"""
+        """One API request, retried for `budget_s` while the server is away; raises Missing, Conflict, Exhausted."""
         payload = json.dumps(request).encode() if request else b""
         reply = await self._persistently(f"{API}.{verb}", payload, None)
         answer: dict[str, Any] = json.loads(reply.data)
@@ -109,9 +109,7 @@ class JetStream:
         """Say what became of a delivery, and wait until the server has heard it."""
         await self._persistently(reply, verdict, None)
 
-    async def _persistently(
-        self, subject: str, body: bytes, headers: Mapping[str, str] | None
-    ) -> RawMessage:
+    async def _persistently(self, subject: str, body: bytes, headers: Mapping[str, str] | None) -> RawMessage:
         give_up = monotonic() + self._budget_s
         pause = FIRST_PAUSE_S
         while True:
@@ -123,7 +121,9 @@ class JetStream:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def stored(self, stream: str, *, seq: int | None = None, subject: str | None = None) -> Stored | None:
+    async def stored(
+        self, stream: str, *, seq: int | None = None, subject: str | None = None
+    ) -> Stored | None:
         """The message at `seq`, or the last one on `subject`; None if there is none."""
         request = {"seq": seq} if subject is None else {"last_by_subj": subject}
         try:
@@ -160,7 +160,9 @@ class JetStream:
             return None
         if not dry:
             await self.call(f"STREAM.UPDATE.{name}", {**present, **changed})
-        return f"stream {name}: " + ", ".join(f"{key} {present.get(key)} -> {changed[key]}" for key in changed)
+        return f"stream {name}: " + ", ".join(
+            f"{key} {present.get(key)} -> {changed[key]}" for key in changed
+        )
 
     async def put_consumer(self, stream: str, wanted: Mapping[str, Any], *, dry: bool = False) -> str | None:
         """Create or update a durable consumer; returns what differed, None when nothing did."""
@@ -171,7 +173,9 @@ class JetStream:
             present = {}
         changed = {key: value for key, value in wanted.items() if present.get(key) != value}
         if changed and not dry:
-            await self.call(f"CONSUMER.DURABLE.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted})
+            await self.call(
+                f"CONSUMER.DURABLE.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted}
+            )
         if not changed:
             return None
         what = ", ".join(f"{key} {present.get(key)} -> {changed[key]}" for key in changed)
@@ -191,7 +195,12 @@ class JetStream:
 
 
 # What the server leaves out of its answer when it has the default.
-_ABSENT: dict[str, Any] = {"max_age": 0, "allow_direct": False, "allow_rollup_hdrs": False, "deny_delete": False}
+_ABSENT: dict[str, Any] = {
+    "max_age": 0,
+    "allow_direct": False,
+    "allow_rollup_hdrs": False,
+    "deny_delete": False,
+}
 
 
 def stream_config(stream: Stream) -> dict[str, Any]:

@@ -29,7 +29,9 @@ from temper.runtime.errors import Rejected, TemperError, Unavailable
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 CONNECT_S = 5.0  # one bounded attempt; run_service repeats it with a message
-RECONNECT_PAUSE_S = 0.2  # a restarted server is found again at once; a few hundred clients at 5 Hz are no load
+RECONNECT_PAUSE_S = (
+    0.2  # a restarted server is found again at once; a few hundred clients at 5 Hz are no load
+)
 PING_EVERY_S = 10  # two unanswered ones mean that the connection is dead although nobody said so
 WATCH_EVERY_S = 1.0
 DRAIN_S = 5.0
@@ -69,7 +71,9 @@ class Credentials:
 class _LinkSubscription:
     """Our side of an interest; `attached` is the library's, for the client of the day."""
 
-    def __init__(self, link: NatsLink, subject: str, queue: str, callback: Callable[[RawMessage], Awaitable[None]]):
+    def __init__(
+        self, link: NatsLink, subject: str, queue: str, callback: Callable[[RawMessage], Awaitable[None]]
+    ):
         self._link = link
         self.subject, self.queue = subject, queue
         self._callback = callback
@@ -277,7 +281,12 @@ class NatsBus(StreamBus):
     """The bus at `url` (`nats://host:port`, comma-separated for a cluster); `name` is `service/instance`."""
 
     def __init__(
-        self, url: str, *, name: str = "temper", credentials: Credentials | None = None, clock: Clock | None = None
+        self,
+        url: str,
+        *,
+        name: str = "temper",
+        credentials: Credentials | None = None,
+        clock: Clock | None = None,
     ) -> None:
         link = NatsLink(url, name, credentials or Credentials())
         super().__init__(link, source=name, clock=clock or SystemClock())

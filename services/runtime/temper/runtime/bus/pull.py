@@ -93,7 +93,9 @@ class Puller:
                 await asyncio.sleep(RETRY_S)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.01, self._expiry - monotonic()) if self._outstanding else SLACK_S):
+                async with asyncio.timeout(
+                    max(0.01, self._expiry - monotonic()) if self._outstanding else SLACK_S
+                ):
                     await self._wake.wait()
 
     async def _turn(self) -> None:

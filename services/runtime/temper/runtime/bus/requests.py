@@ -19,13 +19,17 @@ from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable,
 M = TypeVar("M", bound=Message)
 Req = TypeVar("Req", bound=Message)
 
-ERROR = "temper-error"  # header of a reply whose body is a google.rpc.Status; its value is the class, for readers
+ERROR = (
+    "temper-error"  # header of a reply whose body is a google.rpc.Status; its value is the class, for readers
+)
 DRAIN_S = 10.0  # how long stopping waits for requests in flight
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def ask(link: Link, subject: str, msg: Message, headers: dict[str, str], reply_type: type[M], timeout_s: float) -> M:
+async def ask(
+    link: Link, subject: str, msg: Message, headers: dict[str, str], reply_type: type[M], timeout_s: float
+) -> M:
     """Send a request and wait for its reply; raises what the handler raised."""
     raw = await link.ask(subject, msg.SerializeToString(), timeout_s=timeout_s, headers=headers)
     if raw.headers and ERROR in raw.headers:

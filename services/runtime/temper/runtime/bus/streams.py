@@ -12,7 +12,13 @@ from google.protobuf.message import Message
 from temper.runtime.bus.base import DeadLetter, Delivery, Event, Handler, KeyValue, Poisoned, Subscription
 from temper.runtime.bus.buckets import JetStreamKeyValue
 from temper.runtime.bus.commands import CommandSource, PoisonSource
-from temper.runtime.bus.jetstream import JetStream, bucket_config, consumer_config, stream_config, with_ack_wait
+from temper.runtime.bus.jetstream import (
+    JetStream,
+    bucket_config,
+    consumer_config,
+    stream_config,
+    with_ack_wait,
+)
 from temper.runtime.bus.letters import DeadLetters
 from temper.runtime.bus.link import Link
 from temper.runtime.bus.pull import Reader
@@ -177,12 +183,17 @@ class StreamBus:
         streams = [stream_config(each) for each in topology.all_streams()]
         buckets = [bucket_config(each) for each in topology.buckets]
         lines = [await self.js.put_stream(each, dry=dry) for each in streams + buckets]
-        for consumer in topology.consumers:
-            lines.append(await self.js.put_consumer(consumer.stream, consumer_config(consumer), dry=dry))
+        consumers = [(each.stream, consumer_config(each)) for each in topology.consumers]
+        lines += [await self.js.put_consumer(stream, each, dry=dry) for stream, each in consumers]
         return [line for line in lines if line]
 
     def _headers(
-        self, id: str, msg: Message, about: str, deadline: float | None, fence: int | None  # noqa: A002
+        self,
+        id: str,  # noqa: A002  # the envelope's word
+        msg: Message,
+        about: str,
+        deadline: float | None,
+        fence: int | None,
     ) -> dict[str, str]:
         kind = msg.DESCRIPTOR.full_name
         return encode(Envelope(id, kind, self.source, about, self._clock.now(), deadline, fence))

@@ -61,7 +61,7 @@ class EventLog(Protocol):
         """Flush and release the connection."""
         ...
 
-    async def append(self, topic: str, key: str, msg: Message, *, id: str) -> Token:
+    async def append(self, topic: str, key: str, msg: Message, *, id: str) -> Token:  # noqa: A002  # the envelope's word
         """Persist a fact; returns once it is durable."""
         ...
 

@@ -104,4 +104,6 @@ def _position(after: Token | None) -> int:
 def _record(topic: str, message: RawMessage, about: Metadata) -> LogRecord:
     envelope = decode(message.headers)
     key = message.subject.rpartition(".")[2]
-    return LogRecord(topic, key, Token(str(about.stream_seq)), envelope.id, envelope.type, message.data, about.time)
+    return LogRecord(
+        topic, key, Token(str(about.stream_seq)), envelope.id, envelope.type, message.data, about.time
+    )
