@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError
+from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
 from temper.api.common.v1.common_pb2 import BlobRef
@@ -154,7 +154,7 @@ def _translated(key: str) -> Iterator[None]:
     """obstore's errors as ours: missing is the caller's fault, a full disk is a limit, the rest may pass."""
     try:
         yield
-    except (NotFoundError, FileNotFoundError):
+    except FileNotFoundError:
         raise Rejected(f"no blob at {key}", field="key") from None
     except (BaseError, OSError) as error:
         if "No space left" in str(error) or "Disk quota" in str(error):

@@ -21,17 +21,16 @@ def open_bus(config: BusConfig, *, source: str) -> Bus:
         raise Rejected(
             f"{config.url!r} is not the address of a broker", field="bus.url", hint="nats://host:port"
         )
-    from temper.runtime.bus.nats import NatsBus
+    from temper.runtime.bus.nats import Credentials, NatsBus
 
-    return NatsBus(
-        config.url,
-        source=source,
+    credentials = Credentials(
         token=read_secret(config.token_file, field="bus.token_file"),
         creds_file=config.creds_file,
-        tls_ca_file=config.tls_ca_file,
-        tls_cert_file=config.tls_cert_file,
-        tls_key_file=config.tls_key_file,
+        ca_file=config.tls_ca_file,
+        cert_file=config.tls_cert_file,
+        key_file=config.tls_key_file,
     )
+    return NatsBus(config.url, name=source, credentials=credentials)
 
 
 def open_log(config: LogConfig, bus: Bus) -> EventLog:

@@ -22,6 +22,7 @@ module knows protobuf and nothing of gRPC, so that the pure parts of a service m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -177,7 +178,7 @@ class RpcFailure(Protocol):
 def from_status(failure: RpcFailure) -> TemperError:
     """The temper error behind a failed gRPC call (`grpc.RpcError`)."""
     metadata = failure.trailing_metadata()
-    for key, value in metadata if isinstance(metadata, (tuple, list)) else ():
+    for key, value in metadata if isinstance(metadata, Iterable) else ():
         if key == STATUS_METADATA_KEY and isinstance(value, bytes):
             return from_wire(status_pb2.Status.FromString(value))
     number, name = failure.code().value

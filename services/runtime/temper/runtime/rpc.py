@@ -23,7 +23,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1._async import HealthServicer  # exported as `health.aio`, which stubs do not know
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, Histogram
 
@@ -81,7 +81,7 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
             ],
         )
-        self._health = health_aio.HealthServicer()
+        self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     @property
@@ -157,9 +157,9 @@ class Edge(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
+    ) -> Any:
         handler: Any = await continuation(handler_call_details)
         method = str(handler_call_details.method)
         if handler is None or method.startswith(HEALTH_PREFIX):
@@ -323,7 +323,7 @@ def rpc_errors(target: str = "") -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as failure:
-        error = from_status(failure)  # type: ignore[arg-type]  # a raised RpcError is a Call: it has code and details
+        error = from_status(failure)
         if isinstance(error, Unavailable) and target:
             raise Unavailable(f"{target}: {error.message}", field=error.field, hint=error.hint) from None
         raise error from None

@@ -58,7 +58,7 @@ def as_status(broken: list[Violation]) -> status_pb2.Status:
     request = error_details_pb2.BadRequest()
     for each in broken:
         request.field_violations.add(field=each.field, description=each.message, reason=each.rule)
-    kept = [detail for detail in status.details if not detail.Is(error_details_pb2.BadRequest.DESCRIPTOR)]
+    kept = [detail for detail in status.details if not detail.type_url.endswith("/google.rpc.BadRequest")]
     del status.details[:]
     status.details.extend(kept)
     status.details.add().Pack(request)
