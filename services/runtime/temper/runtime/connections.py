@@ -41,7 +41,7 @@ def open_log(config: LogConfig, bus: Bus) -> EventLog:
 
         if not isinstance(bus, NatsBus):
             raise Rejected("nats: needs a NATS bus", field="log.url")
-        return JetStreamLog(bus)
+        return JetStreamLog(bus.js, source=bus.source)
     if config.url.startswith("kafka://"):
         if find_spec("kafka") is None:
             raise Rejected(
