@@ -8,9 +8,10 @@ from contextlib import suppress
 
 from google.protobuf.message import Message
 
-from temper.runtime.bus.jetstream import JetStream, Metadata
+from temper.runtime.bus.jetstream import Metadata
 from temper.runtime.bus.link import RawMessage
 from temper.runtime.bus.pull import Reader
+from temper.runtime.bus.streams import StreamBus
 from temper.runtime.clock import Clock, SystemClock
 from temper.runtime.envelope import Envelope, decode, encode, type_of
 from temper.runtime.errors import Rejected
@@ -24,8 +25,8 @@ MOST_READERS = 32  # idle readers kept open, each a consumer on the server
 class JetStreamLog:
     """Facts on the server that also carries the bus; `connect` is the bus's business."""
 
-    def __init__(self, js: JetStream, *, source: str = "temper", clock: Clock | None = None) -> None:
-        self._js, self._source = js, source
+    def __init__(self, bus: StreamBus, *, clock: Clock | None = None) -> None:
+        self._js, self._source = bus.js, bus.source
         self._clock = clock or SystemClock()
         self._idle: OrderedDict[_Place, Reader] = OrderedDict()
 
