@@ -1,0 +1,153 @@
+"""What an algorithm is: advantages from rewards, a loss from tokens, and the list of its knobs.
+
+An algorithm is one module of this package that ends in ``ALGORITHM = ...``; adding one edits no other file. It sees flat arrays
+of *action tokens* and no engine: padding, packing, micro-batches and devices are the engine's business.
+
+Parts: ``Algorithm`` (the record in the registry), ``Settings`` (validated knobs of one phase), ``TokenBatch`` (what a loss sees),
+``LossTerms`` (what it gives back).
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from temper.runtime.errors import Rejected
+from temper.trainer.advantage import Floats, Scores
+from temper.trainer.tensors import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Global counts of one optimizer update, summed over micro-batches and ranks before the first backward pass."""
+
+    tokens: int
+    """T: action tokens of valid sequences."""
+    sequences: int
+    """S: valid sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """The action tokens of one micro-batch, all sequences one after another. ``[token]`` unless said otherwise."""
+
+    log_pi: Tensor
+    """log π of each token, with gradient."""
+    log_old: Tensor
+    """log π_old: the policy at the start of the step. Equals ``log_pi.detach()`` on the first update of a step."""
+    log_mu: Tensor
+    """log μ: what the rollout engine said when it drew the token."""
+    entropy: Tensor
+    """Entropy of the policy at each token."""
+    advantage: Tensor
+    """Advantage of each token."""
+    sequence: Any
+    """Integer index of each token's sequence within the micro-batch."""
+    lengths: Tensor
+    """[sequence] action tokens of each sequence."""
+    totals: Totals
+    """Global counts of the update this micro-batch is part of."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerms:
+    """What a loss function returns."""
+
+    loss: Tensor
+    """This micro-batch's share of the step's loss: shares add up."""
+    sums: Mapping[str, Tensor]
+    """Sums over tokens of metrics that the caller divides by the global token count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Validated knobs of one phase: every declared parameter and choice has a value."""
+
+    params: Mapping[str, float]
+    choices: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> float:
+        return self.params[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A numeric knob."""
+
+    default: float
+    low: float
+    """Smallest allowed value."""
+    high: float
+    """Largest allowed value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A named knob."""
+
+    default: str
+    allowed: tuple[str, ...]
+
+
+Loss = Callable[[TokenBatch, Settings], LossTerms]
+Advantages = Callable[[Scores, Settings], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One entry of the registry."""
+
+    name: str
+    """Name in job files."""
+    summary: str
+    """One sentence for listings."""
+    loss: Loss
+    """From action tokens to the loss."""
+    advantages: Advantages
+    """From rewards to [sample] advantages."""
+    params: Mapping[str, Param] = field(default_factory=dict[str, Param])
+    """Numeric knobs."""
+    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
+    """Named knobs."""
+    check: Callable[[Settings, int], None] | None = None
+    """Refuses combinations of settings and max_staleness that make no sense, by raising Rejected."""
+    needs_reward: bool = True
+    """False for algorithms that learn from demonstrations: samples without a reward stay valid."""
+
+    def settings(
+        self,
+        params: Mapping[str, float],
+        choices: Mapping[str, str],
+        *,
+        max_staleness: int,
+        path: str = "phase",
+    ) -> Settings:
+        """Fill in defaults and validate. Raises Rejected naming the field, what is allowed and the nearest name."""
+        _refuse_unknown(params, self.params, f"{path}.algorithm_params")
+        _refuse_unknown(choices, self.choices, f"{path}.algorithm_choices")
+        for name, value in params.items():
+            knob = self.params[name]
+            if not knob.low <= value <= knob.high:
+                raise Rejected(
+                    f"{value:g} is not in [{knob.low:g}, {knob.high:g}]",
+                    field=f"{path}.algorithm_params.{name}",
+                )
+        for name, value in choices.items():
+            if value not in self.choices[name].allowed:
+                allowed = ", ".join(self.choices[name].allowed)
+                raise Rejected(f"{value!r} is not one of {allowed}", field=f"{path}.algorithm_choices.{name}")
+        settings = Settings(
+            params={name: params.get(name, knob.default) for name, knob in self.params.items()},
+            choices={name: choices.get(name, knob.default) for name, knob in self.choices.items()},
+        )
+        if self.check is not None:
+            self.check(settings, max_staleness)
+        return settings
+
+
+def _refuse_unknown(given: Mapping[str, object], known: Mapping[str, object], path: str) -> None:
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+            raise Rejected(f"unknown name {name!r}", field=f"{path}.{name}", hint=hint)

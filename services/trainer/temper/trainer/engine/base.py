@@ -1,0 +1,106 @@
+"""The seam between the trainer and whatever computes: one protocol, filled by ``torch`` and by the torch-free twin ``fake``.
+
+An engine holds one policy with its optimizer. It runs on a worker thread, so that the service's loop keeps its heartbeats; calls are
+strictly sequential. Everything that crosses is plain data: names, bytes, numpy arrays.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from temper.trainer.algorithms.base import Algorithm, Settings
+from temper.trainer.samples import Batch, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTensor:
+    """One tensor on its way out: raw little-endian bytes under its Hugging Face name."""
+
+    name: str
+    """For example ``model.layers.0.self_attn.q_proj.weight``."""
+    dtype: str
+    """safetensors name of the element type: F32, BF16, ..."""
+    shape: tuple[int, ...]
+    data: bytes
+    """C-order elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """AdamW for one step; the learning rate is already scheduled."""
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What one optimizer step did."""
+
+    metrics: Mapping[str, float]
+    """loss, grad_norm, entropy, ratio_mean, mismatch_*, ...: means over action tokens unless the name says otherwise."""
+    tokens: int
+    """Action tokens that reached the gradient."""
+    total_tokens: int
+    """All tokens that went through the model."""
+    skipped: str = ""
+    """Empty, or the reason why the weights were left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """Everything needed to redo the next step bit for bit: safetensors files by name, and small facts as JSON values."""
+
+    files: Mapping[str, bytes]
+    """For example ``weights.safetensors`` and ``optimizer.safetensors``."""
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON-serialisable: optimizer step count, RNG state in hex, ..."""
+
+
+class Engine(Protocol):
+    """What a vendor fills."""
+
+    @property
+    def name(self) -> str:
+        """Name and build for records, e.g. ``torch/2.13.0 fp32``."""
+        ...
+
+    def build(self, config: Mapping[str, Any], *, seed: int) -> None:
+        """Random weights of a ``config.json``. Raises Rejected for a model the engine cannot compute."""
+        ...
+
+    def load(self, config: Mapping[str, Any], weights: Sequence[bytes]) -> None:
+        """Weights from safetensors files. Raises Rejected when names or shapes do not fit the configuration."""
+        ...
+
+    def reset_optimizer(self) -> None:
+        """Forget moments and step count, as at the start of a phase."""
+        ...
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """Per sample ``[token]`` log π of each token given those before it; 0 where the mask is False."""
+        ...
+
+    def step(
+        self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
+    ) -> StepOutcome:
+        """Train on one batch. Non-finite gradients leave the weights alone and say so in ``skipped``."""
+        ...
+
+    def snapshot(self) -> EngineState:
+        """A copy of weights, optimizer and RNG."""
+        ...
+
+    def restore(self, config: Mapping[str, Any], state: EngineState) -> None:
+        """Back to a snapshot. Raises Rejected when the files do not fit."""
+        ...
+
+    def export(self) -> Iterator[NamedTensor]:
+        """The policy, tensor by tensor, under Hugging Face names in a stable order."""
+        ...

@@ -1,0 +1,90 @@
+"""Between torch tensors and bytes: safetensors files, named tensors for publication, optimizer state by parameter name."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as read_safetensors
+from safetensors.torch import save as write_safetensors
+from torch import Tensor, nn
+
+from temper.runtime.errors import Rejected
+from temper.trainer.engine.base import NamedTensor
+
+NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+MOMENTS = ("exp_avg", "exp_avg_sq")
+STEP = "step"
+
+
+def decode(data: bytes, *, what: str) -> dict[str, Tensor]:
+    """Tensors of a safetensors file. Raises Rejected when it is not one."""
+    try:
+        return read_safetensors(data)
+    except SafetensorError as error:
+        raise Rejected(f"{what} is not a safetensors file: {error}", field=what) from error
+
+
+def encode(named: Mapping[str, Tensor]) -> bytes:
+    """One safetensors file."""
+    return write_safetensors({name: tensor.detach().contiguous() for name, tensor in named.items()})
+
+
+def named_weights(model: nn.Module, *, tied: bool) -> dict[str, Tensor]:
+    """Parameters under their Hugging Face names, in a stable order; a tied head is left out, as checkpoints do."""
+    return {
+        name: param for name, param in model.state_dict().items() if not (tied and name == "lm_head.weight")
+    }
+
+
+def export(model: nn.Module, *, tied: bool) -> Iterator[NamedTensor]:
+    """Parameters as raw bytes."""
+    for name, param in named_weights(model, tied=tied).items():
+        cpu = param.detach().cpu().contiguous()
+        raw = cpu.view(torch.uint8) if cpu.dim() else cpu.reshape(1).view(torch.uint8)
+        yield NamedTensor(name, NAMES[cpu.dtype], tuple(cpu.shape), np.asarray(raw.numpy()).tobytes())
+
+
+def assign(model: nn.Module, files: Sequence[bytes], *, tied: bool) -> None:
+    """Copy weights into the model. Raises Rejected when names or shapes do not fit; half-loaded models do not happen."""
+    given: dict[str, Tensor] = {}
+    for data in files:
+        given.update(decode(data, what="model.safetensors"))
+    wanted = named_weights(model, tied=tied)
+    if tied:
+        given.pop("lm_head.weight", None)
+    missing, extra = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    if missing or extra:
+        raise Rejected(
+            f"weights do not fit config.json: {len(missing)} missing {missing[:3]}, {len(extra)} unknown {extra[:3]}",
+            field="policy.checkpoint.files",
+        )
+    for name, param in wanted.items():
+        if param.shape != given[name].shape:
+            shapes = f"{list(given[name].shape)}, config.json says {list(param.shape)}"
+            raise Rejected(f"{name} has shape {shapes}", field="policy.checkpoint.files")
+    with torch.no_grad():
+        for name, param in wanted.items():
+            param.copy_(given[name])
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's moments and step counts as ``<moment>/<parameter name>``."""
+    out: dict[str, Tensor] = {}
+    for name, param in model.named_parameters():
+        for key, value in optimizer.state.get(param, {}).items():
+            out[f"{key}/{name}"] = value
+    return out
+
+
+def restore_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, named: Mapping[str, Tensor]
+) -> None:
+    """The inverse of ``optimizer_tensors``."""
+    optimizer.state.clear()
+    for name, param in model.named_parameters():
+        if f"{STEP}/{name}" in named:
+            optimizer.state[param] = {
+                STEP: named[f"{STEP}/{name}"],
+                **{key: named[f"{key}/{name}"].to(param.device) for key in MOMENTS},
+            }
