@@ -87,6 +87,14 @@ class GroupLedger:
             self._returned.discard(index)
         return len(self._settled) - before
 
+    def settle_rest(self) -> int:
+        """Training is over: nobody will settle what is in flight, so it is dropped here; returns how many."""
+        rest = len(self._in_flight)
+        self._settled.add(0, self._next - 1)
+        self._in_flight.clear()
+        self._returned.clear()
+        return rest
+
     def returned(self, index: int) -> bool:
         """Note that the group's record is in the log; False if it was noted before or is not in flight."""
         if index in self._returned or index not in self._in_flight:

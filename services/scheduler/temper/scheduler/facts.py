@@ -1,0 +1,202 @@
+"""What is known about one job: its specification, the books of its groups, its policy, its evaluations.
+
+Facts may repeat, come late or come again after a crash: taking one in twice changes nothing. `save` and `restore` give
+the books of `JobLedger`; they are one value, so the log position in them always fits the counts beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from temper.api.common.v1.common_pb2 import EnvRef, Purpose
+from temper.api.job.v1.job_pb2 import Job, JobLedger
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
+from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
+from temper.scheduler import transitions
+from temper.scheduler.evaluation import VALID
+from temper.scheduler.groups import evaluation_groups, timestamp
+from temper.scheduler.ledger import GroupLedger
+from temper.scheduler.points import AFTER, BEFORE, Points
+from temper.scheduler.sampler import Sampler
+from temper.scheduler.transitions import CANCELLED, PAUSED, RUNNING, STARTING
+
+EVAL_SAMPLES_PER_GROUP = 64  # enough to fill a worker's batch, small enough to spread over several workers
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where training stands. Example: `Where(phase=1, step=3)`: three steps of the second phase are done."""
+
+    phase: int
+    """Index of the phase that takes the next step."""
+    step: int
+    """Steps taken in it."""
+
+
+class JobFacts:
+    """All state of one job. `fence` is stamped on commands; it says under which lease they were made."""
+
+    def __init__(self, job: Job, fence: int, eval_samples_per_group: int = EVAL_SAMPLES_PER_GROUP) -> None:
+        self.job = Job()
+        self.job.CopyFrom(job)
+        self.ledger = GroupLedger()
+        self.points = Points()
+        self.sampler = Sampler(job.spec)
+        self.policy: PolicyRecord | None = None
+        self.log_token = ""
+        self.trainer_told = False
+        self.first_index: dict[int, int] = {}  # phase -> index of its first group
+        self.late = 0  # groups that were in flight when training had finished
+        self.changed = True  # whether `save` would differ from what was last saved
+        self.fence = fence
+        self._eval_samples = eval_samples_per_group
+
+    # ------------------------------------------------------------ taking in
+    def take_envs(self, envs: tuple[EnvRef, ...]) -> None:
+        """Variants of the domains, in their order."""
+        for domain, env in zip(self.job.spec.domains, envs, strict=True):
+            domain.resolved.CopyFrom(env)
+
+    def take_policy(self, record: PolicyRecord) -> None:
+        """Settled ranges only grow; progress is the newest seen (a resumed trainer repeats older records)."""
+        if self.ledger.settle(record.settled):
+            self.changed = True
+        known = self.policy
+        if (
+            known is None
+            or (record.version, record.step) >= (known.version, known.step)
+            or record.state != known.state
+        ):
+            self.policy = record
+
+    def take_group(self, record: GroupRecord, token: str) -> None:
+        """Count a group once: an evaluation at its point, a training group's success for its curriculum."""
+        self.log_token, self.changed = token, True
+        if record.purpose == Purpose.PURPOSE_EVAL:
+            self.points.add(record)
+        elif self.ledger.returned(record.index) and record.purpose == Purpose.PURPOSE_TRAIN:
+            for task, (solved, valid) in by_task(record).items():
+                self.sampler.observe(record.domain, task, solved, valid)
+
+    def take_job(self, job: Job) -> None:
+        """Adopt what others may write: pause, resume, cancel, and a changed specification."""
+        outside = job.state in {RUNNING, PAUSED, CANCELLED} and transitions.may(self.job.state, job.state)
+        if outside and not (self.job.state == STARTING and job.state == RUNNING):
+            self.job.state = job.state
+            self.job.reason = job.reason
+            self.job.ended_at.CopyFrom(job.ended_at)
+        if job.spec != self.job.spec and is_resolved(job):
+            self.job.spec.CopyFrom(job.spec)
+            self.sampler.reconfigure(job.spec)
+            self.changed = True
+
+    # ------------------------------------------------------------ questions
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of all phases."""
+        return sum(phase.steps for phase in self.job.spec.phases)
+
+    def where(self, record: PolicyRecord) -> Where:
+        """Phase and step that come next; phase = number of phases when none is left."""
+        phase, step = record.phase, record.phase_step
+        if phase < len(self.job.spec.phases) and step >= self.job.spec.phases[phase].steps:
+            return Where(phase + 1, 0)
+        return Where(phase, step)
+
+    def dropped(self) -> dict[str, int]:
+        """Groups dropped by reason, without the enum's prefix."""
+        record = self.policy or PolicyRecord()
+        reasons = {key.removeprefix("DROP_REASON_"): n for key, n in record.dropped_groups.items()}
+        if self.late:
+            reasons["LATE"] = reasons.get("LATE", 0) + self.late
+        return reasons
+
+    def point_commands(self, point: str, version: int, now: float) -> tuple[GroupCommand, ...]:
+        """The groups of an evaluation point; none for an "after" that the job does not want."""
+        wanted = self.job.spec.eval
+        if point == AFTER and not wanted.after:
+            return ()
+        tasks = wanted.tasks_per_domain
+        if point not in {BEFORE, AFTER}:
+            tasks = min(wanted.during_tasks or tasks, tasks)
+        per_group = max(1, self._eval_samples // wanted.samples_per_task)
+        return tuple(
+            evaluation_groups(
+                self.job,
+                point,
+                tasks=tasks,
+                per_group=per_group,
+                version=version,
+                fence=self.fence,
+                now=now,
+            )
+        )
+
+    def owed(self, now: float) -> tuple[GroupCommand, ...]:
+        """Every published group without a record, stamped anew: for a new activation, or when one was lost."""
+        evaluations = [
+            command
+            for name in self.points.pending()
+            for command in self.point_commands(name, self.points.point(name).version, now)
+            if self.points.owes(command)
+        ]
+        training = self.ledger.outstanding()
+        for command in training:
+            command.fence = self.fence
+            command.published_at.CopyFrom(timestamp(now))
+        return (*evaluations, *training)
+
+    # ------------------------------------------------------------ the books
+    def saved(self) -> None:
+        """The job, with its evals, is in the KV: sums behind them may go."""
+        self.points.forget(self.job.evals)
+
+    def save(self) -> JobLedger:
+        """The books as they are; written before anything that they promise is published."""
+        next_index, settled, unsettled, returned = self.ledger.save()
+        self.changed = False
+        state = {
+            "sampler": self.sampler.state(),
+            "points": self.points.state(),
+            "trainer_told": self.trainer_told,
+            "first_index": list(self.first_index.items()),
+            "returned": returned,
+            "late": self.late,
+        }
+        return JobLedger(
+            next_index=next_index,
+            domain_issued=self.sampler.issued,
+            domain_frontier=self.sampler.frontier,
+            settled=settled,
+            log_token=self.log_token,
+            sampler_state_json=json.dumps(state, separators=(",", ":")),
+            eval_points=self.points.asked,
+            unsettled=unsettled,
+        )
+
+    def restore(self, books: JobLedger) -> None:
+        """Continue from what `save` gave."""
+        state = json.loads(books.sampler_state_json)
+        self.sampler.resume(state["sampler"])
+        self.points.resume(books.eval_points, state["points"])
+        self.ledger.load(books.next_index, books.settled, dict(books.unsettled), state["returned"])
+        self.log_token = books.log_token
+        self.trainer_told = state["trainer_told"]
+        self.first_index = dict(state["first_index"])
+        self.late = state["late"]
+
+
+def by_task(record: GroupRecord) -> dict[int, tuple[int, int]]:
+    """Task -> (solved, valid) samples of a group."""
+    counts: dict[int, tuple[int, int]] = {}
+    for sample in record.samples:
+        if sample.sample_class in VALID:
+            solved, valid = counts.get(sample.task_index, (0, 0))
+            counts[sample.task_index] = (solved + sample.solved, valid + 1)
+    return counts
+
+
+def is_resolved(job: Job) -> bool:
+    """Whether qa has named a variant for every domain."""
+    return all(domain.HasField("resolved") for domain in job.spec.domains)

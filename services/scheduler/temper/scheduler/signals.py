@@ -1,0 +1,103 @@
+"""What goes into a job's state machine, and what comes out of it. Plain values; nothing here does anything.
+
+in     Resolved, Refused, PolicySeen, GroupSeen, JobSeen, TrainerLost, Tick
+out    Resolve, StartTrainer, Issue, Announce
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from temper.api.common.v1.common_pb2 import EnvRef
+from temper.api.job.v1.job_pb2 import EvalResult, Job, Notice, StateChanged
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
+from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """qa admitted the job's environments. Example: `Resolved((EnvRef(name="calc", …),))`."""
+
+    envs: tuple[EnvRef, ...]
+    """In the order of the spec's domains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """qa refused an environment for good. Example: `Refused("calc: oracle does not solve task 3")`."""
+
+    reason: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySeen:
+    """The last value of KV `policies.<job>`, perhaps again."""
+
+    record: PolicyRecord
+    """As the trainer published it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A record of topic `trajectories`, perhaps again. Example: `GroupSeen(record, "41")`."""
+
+    record: GroupRecord
+    """One group, run or dropped."""
+    token: str
+    """Its position in the log: what a restart reads behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """KV `jobs.<job>` changed: somebody paused, resumed, cancelled or edited the job, or we wrote it."""
+
+    job: Job
+    """Its value now."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerLost:
+    """The command to train is among the dead letters: no trainer will take it again."""
+
+    reason: str
+    """Reason of the dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing happened for a while. Example: `Tick()`."""
+
+
+Signal = Resolved | Refused | PolicySeen | GroupSeen | JobSeen | TrainerLost | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Ask qa for the job's environments; answer with `Resolved` or `Refused`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTrainer:
+    """Publish the command to train (idempotent by its id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """Publish groups. The ledger that holds them must be saved first. Example: `Issue((command,))`."""
+
+    commands: tuple[GroupCommand, ...]
+    """In the order of publication."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell everybody. Example: `Announce("state/RUNNING", StateChanged(…))`."""
+
+    key: str
+    """Unique in the job: makes the event and the log record idempotent."""
+    payload: StateChanged | EvalResult | Notice
+    """What happened."""
+
+
+Effect = Resolve | StartTrainer | Issue | Announce
