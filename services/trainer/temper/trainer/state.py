@@ -1,0 +1,235 @@
+"""The trainer's ledger: which groups are waiting, consumed or dropped, and which step, phase and version come next.
+
+Pure and synchronous: no clock, no I/O, no protobuf. Two laws hold after every call:
+
+    seen = consumed + dropped (by reason) + pending          no group is lost, none counts twice
+    a group settles once                                      replays and duplicates change nothing
+
+A group's life: ``arrive`` -> pending -> ``commit`` (consumed) or ``drop``. Groups are taken oldest first. A group whose oldest
+token is further behind than ``max_staleness`` is dropped before anybody fetches its bytes. After a crash, ``redo`` names the
+groups of the steps that were already announced, so that the same steps are made again from the same groups.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from temper.trainer.ranges import IndexSet
+
+
+class Drop(StrEnum):
+    """Why a group was settled without being trained on; values are the contract's DropReason names."""
+
+    STALE = "DROP_REASON_STALE"
+    POISON = "DROP_REASON_POISON"
+    REVOKED = "DROP_REASON_REVOKED"
+    INVALID = "DROP_REASON_INVALID"
+    LATE = "DROP_REASON_LATE"
+    CORRUPT = "DROP_REASON_CORRUPT"
+
+
+class Verdict(StrEnum):
+    """What became of an arrival."""
+
+    PENDING = "pending"
+    DROPPED = "dropped"
+    DUPLICATE = "duplicate"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What the ledger needs of one phase of the job."""
+
+    steps: int
+    groups_per_step: int
+    max_staleness: int
+    ages: bool
+    """False for demonstrations: they come from no policy version and never get stale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A record of the log, as far as the ledger is concerned.
+
+    Example: ``Arrival(token="17", index=4, group_id="job7-4", phase=0, min_version=2)``.
+    """
+
+    token: str
+    """Position in the log."""
+    index: int | None
+    """Position in the job's stream of groups; None for records that are not trained on (evaluation)."""
+    group_id: str = ""
+    phase: int = 0
+    min_version: int = 0
+    """Oldest policy version over the action tokens of all samples."""
+    dropped: Drop | None = None
+    """Set when the record itself says that the group will not come, or that nothing in it can be used."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """State of one job's training. Mutable, owned by one session."""
+
+    phases: Sequence[Phase]
+    version: int = 0
+    """Version of the published policy."""
+    step: int = 0
+    """Optimizer steps over all phases."""
+    phase: int = 0
+    phase_step: int = 0
+    consumed: int = 0
+    dropped: Counter[str] = field(default_factory=Counter[str])
+    settled: IndexSet = field(default_factory=IndexSet)
+    offset: str = ""
+    """Everything up to this token of the log is settled: where a restart reads on."""
+    pending: dict[int, Arrival] = field(default_factory=dict[int, Arrival])
+    _unsettled: deque[tuple[str, int | None]] = field(default_factory=deque[tuple[str, int | None]])
+    _redo: deque[tuple[str, ...]] = field(default_factory=deque[tuple[str, ...]])
+
+    # ------------------------------------------------------------- arrivals
+
+    def arrive(self, arrival: Arrival) -> Verdict:
+        """Take note of a record. Idempotent by group index."""
+        self._unsettled.append((arrival.token, arrival.index))
+        verdict = self._judge(arrival)
+        self._advance_offset()
+        return verdict
+
+    def _judge(self, arrival: Arrival) -> Verdict:
+        index = arrival.index
+        if index is None:
+            return Verdict.IGNORED
+        if index in self.settled or index in self.pending:
+            return Verdict.DUPLICATE
+        self.pending[index] = arrival
+        if arrival.dropped is not None:
+            return self.drop(index, arrival.dropped)
+        if self.finished or arrival.phase < self.phase:
+            return self.drop(index, Drop.LATE)
+        if self._stale(arrival):
+            return self.drop(index, Drop.STALE)
+        return Verdict.PENDING
+
+    def drop(self, index: int, reason: Drop) -> Verdict:
+        """Settle a pending group without training on it."""
+        del self.pending[index]
+        self.settled.add(index)
+        self.dropped[reason] += 1
+        self._advance_offset()
+        return Verdict.DROPPED
+
+    def _advance_offset(self) -> None:
+        while self._unsettled:
+            token, index = self._unsettled[0]
+            if index is not None and index not in self.settled:
+                return
+            self.offset = token
+            self._unsettled.popleft()
+
+    # ------------------------------------------------------------- batches
+
+    @property
+    def current(self) -> Phase:
+        """The phase that steps are taken in (the last one when all are done)."""
+        return self.phases[min(self.phase, len(self.phases) - 1)]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every phase has had its steps."""
+        return self.phase >= len(self.phases)
+
+    def staleness(self, arrival: Arrival) -> int:
+        """Versions between the published policy and the group's oldest token; 0 for demonstrations."""
+        return max(0, self.version - arrival.min_version) if self._phase_of(arrival).ages else 0
+
+    def _phase_of(self, arrival: Arrival) -> Phase:
+        return self.phases[min(arrival.phase, len(self.phases) - 1)]
+
+    def _stale(self, arrival: Arrival) -> bool:
+        announced = any(arrival.group_id in step for step in self._redo)
+        return not announced and self.staleness(arrival) > self._phase_of(arrival).max_staleness
+
+    def take(self) -> list[Arrival]:
+        """The groups of the next step, oldest first, or nothing while too few are there. They stay pending until ``commit``."""
+        for index in [i for i, arrival in self.pending.items() if self._stale(arrival)]:
+            self.drop(index, Drop.STALE)
+        if self.finished:
+            return []
+        if self._redo:
+            return self._take_announced(self._redo[0])
+        announced = {group_id for step in self._redo for group_id in step}
+        ready = sorted(
+            i for i, a in self.pending.items() if a.phase == self.phase and a.group_id not in announced
+        )
+        size = self.current.groups_per_step
+        return [self.pending[i] for i in ready[:size]] if len(ready) >= size else []
+
+    def _take_announced(self, group_ids: Sequence[str]) -> list[Arrival]:
+        by_id = {arrival.group_id: arrival for arrival in self.pending.values()}
+        if any(group_id not in by_id for group_id in group_ids):
+            return []
+        return [by_id[group_id] for group_id in group_ids]
+
+    def commit(self, taken: Iterable[Arrival], *, published: bool) -> None:
+        """One optimizer step was made of these groups; ``published`` when it gave a new policy version."""
+        for arrival in taken:
+            assert arrival.index is not None
+            del self.pending[arrival.index]
+            self.settled.add(arrival.index)
+            self.consumed += 1
+        if self._redo:
+            self._redo.popleft()
+        self.step += 1
+        self.phase_step += 1
+        self.version += published
+        if self.phase_step >= self.current.steps:
+            self._next_phase()
+        self._advance_offset()
+
+    def _next_phase(self) -> None:
+        self.phase += 1
+        self.phase_step = 0
+        for index in [i for i, arrival in self.pending.items() if arrival.phase < self.phase or self.finished]:
+            self.drop(index, Drop.LATE)
+
+    # ------------------------------------------------------------- recovery
+
+    def redo(self, steps: Iterable[Sequence[str]]) -> None:
+        """The next steps were announced before the crash, with these group ids each: make them again."""
+        self._redo = deque(tuple(step) for step in steps)
+
+    @property
+    def redoing(self) -> int:
+        """Announced steps still to be made again."""
+        return len(self._redo)
+
+    def facts(self) -> dict[str, Any]:
+        """JSON values for a snapshot. Pending groups are not among them: they are read again from ``offset`` on."""
+        return {
+            "version": self.version,
+            "step": self.step,
+            "phase": self.phase,
+            "phase_step": self.phase_step,
+            "consumed": self.consumed,
+            "dropped": dict(self.dropped),
+            "settled": [list(span) for span in self.settled],
+            "offset": self.offset,
+        }
+
+    @classmethod
+    def from_facts(cls, phases: Sequence[Phase], facts: Mapping[str, Any]) -> "Ledger":
+        """The ledger at a snapshot."""
+        return cls(
+            phases=phases,
+            version=int(facts["version"]),
+            step=int(facts["step"]),
+            phase=int(facts["phase"]),
+            phase_step=int(facts["phase_step"]),
+            consumed=int(facts["consumed"]),
+            dropped=Counter({str(k): int(v) for k, v in facts["dropped"].items()}),
+            settled=IndexSet((int(first), int(last)) for first, last in facts["settled"]),
+            offset=str(facts["offset"]),
+        )

@@ -1,0 +1,288 @@
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from temper.trainer.ranges import IndexSet
+from temper.trainer.state import Arrival, Drop, Ledger, Phase, Verdict
+
+
+def ledger(*phases, **kwargs):
+    return Ledger(phases or (Phase(steps=3, groups_per_step=2, max_staleness=1, ages=True),), **kwargs)
+
+
+def group(index, *, version=0, phase=0, dropped=None):
+    return Arrival(str(index), index, f"j-{index}", phase, version, dropped)
+
+
+def run_step(book, *, published=True):
+    taken = book.take()
+    assert taken
+    book.commit(taken, published=published)
+    return [arrival.index for arrival in taken]
+
+
+def balance(book, seen):
+    return book.consumed + sum(book.dropped.values()) + len(book.pending) == seen
+
+
+def test_a_step_takes_the_oldest_groups_whatever_order_they_came_in():
+    book = ledger()
+    for index in (3, 1, 0, 2):
+        book.arrive(group(index))
+    assert run_step(book) == [0, 1]
+    assert run_step(book) == [2, 3]
+
+
+def test_nothing_is_taken_while_too_few_groups_are_there():
+    book = ledger()
+    book.arrive(group(0))
+    assert book.take() == []
+
+
+def test_a_duplicate_changes_nothing_before_and_after_settlement():
+    book = ledger()
+    assert book.arrive(group(0)) is Verdict.PENDING
+    assert book.arrive(group(0)) is Verdict.DUPLICATE
+    book.arrive(group(1))
+    run_step(book)
+    assert book.arrive(group(0)) is Verdict.DUPLICATE
+    assert book.consumed == 2
+
+
+def test_a_group_over_the_bound_is_dropped_on_arrival_and_not_before():
+    book = ledger(version=5)
+    assert book.arrive(group(0, version=4)) is Verdict.PENDING
+    assert book.arrive(group(1, version=3)) is Verdict.DROPPED
+    assert book.dropped == {Drop.STALE: 1}
+
+
+def test_a_waiting_group_gets_stale_when_the_policy_moves_on():
+    book = ledger(Phase(steps=9, groups_per_step=1, max_staleness=0, ages=True))
+    book.arrive(group(0))
+    book.arrive(group(1))
+    run_step(book)
+    assert book.take() == []
+    assert book.dropped == {Drop.STALE: 1}
+
+
+def test_at_staleness_zero_only_the_published_version_is_trained_on():
+    book = ledger(Phase(steps=9, groups_per_step=1, max_staleness=0, ages=True), version=2)
+    book.arrive(group(0, version=2))
+    assert run_step(book) == [0]
+
+
+def test_demonstrations_never_get_stale():
+    book = ledger(Phase(steps=9, groups_per_step=1, max_staleness=0, ages=False), version=7)
+    assert book.arrive(group(0, version=0)) is Verdict.PENDING
+
+
+def test_a_record_that_says_dropped_is_settled_with_its_reason():
+    book = ledger()
+    assert book.arrive(group(0, dropped=Drop.POISON)) is Verdict.DROPPED
+    assert list(book.settled) == [(0, 0)]
+
+
+def test_evaluation_records_move_the_offset_and_nothing_else():
+    book = ledger()
+    assert book.arrive(Arrival("a", None)) is Verdict.IGNORED
+    assert book.offset == "a"
+    assert len(book.settled) == 0
+
+
+def test_the_offset_waits_for_the_oldest_unsettled_record():
+    book = ledger()
+    for index in (2, 0, 1):
+        book.arrive(group(index))
+    run_step(book)
+    assert book.offset == ""  # group 2 came first and is still waiting
+    book.arrive(group(3))
+    run_step(book)
+    assert book.offset == "3"
+
+
+def test_groups_of_a_finished_phase_are_late():
+    one = Phase(steps=1, groups_per_step=1, max_staleness=1, ages=False)
+    book = ledger(one, one)
+    book.arrive(group(0))
+    book.arrive(group(1))
+    run_step(book)
+    assert book.phase == 1
+    assert book.dropped == {Drop.LATE: 1}
+    assert book.arrive(group(2)) is Verdict.DROPPED
+
+
+def test_groups_of_a_later_phase_wait_for_it():
+    one = Phase(steps=1, groups_per_step=1, max_staleness=1, ages=False)
+    book = ledger(one, one)
+    book.arrive(group(1, phase=1))
+    assert book.take() == []
+    book.arrive(group(0))
+    assert run_step(book) == [0]
+    assert run_step(book) == [1]
+    assert book.finished
+
+
+def test_after_the_last_step_everything_is_late():
+    book = ledger(Phase(steps=1, groups_per_step=1, max_staleness=1, ages=True))
+    book.arrive(group(0))
+    book.arrive(group(1))
+    run_step(book)
+    assert book.finished
+    assert book.take() == []
+    assert book.arrive(group(2)) is Verdict.DROPPED
+    assert balance(book, 3)
+
+
+def test_announced_steps_are_made_again_from_the_same_groups_in_the_same_order():
+    book = ledger()
+    book.redo([("j-3", "j-1"), ("j-0", "j-2")])
+    for index in range(3):
+        book.arrive(group(index))
+    assert book.take() == []  # j-3 was announced and has not been read again yet
+    book.arrive(group(3))
+    assert run_step(book) == [3, 1]
+    assert run_step(book) == [0, 2]
+    assert book.redoing == 0
+
+
+def test_an_announced_group_is_not_dropped_as_stale_when_it_is_read_again():
+    book = ledger(version=9)
+    book.redo([("j-0", "j-1")])
+    assert book.arrive(group(0, version=1)) is Verdict.PENDING
+    assert book.arrive(group(2, version=1)) is Verdict.DROPPED
+
+
+def test_a_step_without_publication_keeps_the_version():
+    book = ledger()
+    for index in range(4):
+        book.arrive(group(index))
+    run_step(book, published=False)
+    assert (book.step, book.version) == (1, 0)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60))
+def test_an_index_set_equals_a_set(indexes):
+    ours, theirs = IndexSet(), set()
+    for index in indexes:
+        assert ours.add(index) is (index not in theirs)
+        theirs.add(index)
+    assert {i for i in range(42) if i in ours} == theirs
+    assert len(ours) == len(theirs)
+    spans = list(ours)
+    assert all(b[0] > a[1] + 1 for a, b in zip(spans, spans[1:], strict=False))
+    assert IndexSet(spans) == ours
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Arrivals in any order with repeats, drops, steps and crashes; the log keeps everything that was appended."""
+
+    @initialize(eta=st.integers(0, 2), size=st.integers(1, 3))
+    def start(self, eta, size):
+        self.phases = (
+            Phase(steps=4, groups_per_step=size, max_staleness=0, ages=False),
+            Phase(steps=6, groups_per_step=size, max_staleness=eta, ages=True),
+        )
+        self.book = Ledger(self.phases)
+        self.log = []
+        self.read = 0
+        self.trained = {}
+        self.announced = []
+        self.snapshot = (json.dumps(self.book.facts()), 0)
+
+    @rule(index=st.integers(0, 60), lag=st.integers(0, 3), lost=st.sampled_from([None, None, None, Drop.POISON]))
+    def append(self, index, lag, lost):
+        if any(a.index == index for a in self.log):
+            index = next(a.index for a in self.log if a.index == index)
+            known = next(a for a in self.log if a.index == index)
+            self.log.append(Arrival(f"{len(self.log):06d}", index, known.group_id, known.phase, known.min_version, known.dropped))
+            return
+        version = max(0, self.book.version - lag)
+        arrival = Arrival(f"{len(self.log):06d}", index, f"j-{index}", min(self.book.phase, 1), version, lost)
+        self.log.append(arrival)
+
+    @rule()
+    def append_evaluation(self):
+        self.log.append(Arrival(f"{len(self.log):06d}", None))
+
+    @precondition(lambda self: self.read < len(self.log))
+    @rule(count=st.integers(1, 5))
+    def read_on(self, count):
+        for arrival in self.log[self.read : self.read + count]:
+            self.book.arrive(arrival)
+        self.read = min(self.read + count, len(self.log))
+
+    @rule(published=st.booleans())
+    def train(self, published):
+        taken = self.book.take()
+        if not taken:
+            return
+        phase = self.book.current
+        ids = tuple(a.group_id for a in taken)
+        again = self.book.step < len(self.announced)
+        if again:
+            old_ids, published = self.announced[self.book.step]
+            assert ids == old_ids
+        else:
+            assert list(ids) == sorted(ids, key=lambda g: int(g[2:]))
+            assert all(not phase.ages or self.book.staleness(a) <= phase.max_staleness for a in taken)
+            self.announced.append((ids, published))
+            for group_id in ids:
+                assert group_id not in self.trained, "no group trains in two different steps"
+                self.trained[group_id] = self.book.step
+        assert len(ids) == phase.groups_per_step
+        self.book.commit(taken, published=published)
+
+    @rule()
+    def save(self):
+        self.snapshot = (json.dumps(self.book.facts()), self.book.step)
+
+    @rule()
+    def crash(self):
+        facts, step = self.snapshot
+        self.book = Ledger.from_facts(self.phases, json.loads(facts))
+        self.book.redo(ids for ids, _ in self.announced[step:])
+        behind = [i for i, a in enumerate(self.log) if a.token > self.book.offset]
+        self.read = behind[0] if behind else len(self.log)
+
+    @invariant()
+    def the_ledger_balances(self):
+        book = self.book
+        assert len(book.settled) == book.consumed + sum(book.dropped.values())
+        assert all(index not in book.settled for index in book.pending)
+
+    @invariant()
+    def what_was_read_is_settled_or_pending(self):
+        book = self.book
+        for arrival in self.log[: self.read]:
+            assert arrival.index is None or arrival.index in book.settled or arrival.index in book.pending
+
+    @invariant()
+    def everything_up_to_the_offset_is_settled(self):
+        for arrival in self.log:
+            if arrival.token <= self.book.offset and arrival.index is not None:
+                assert arrival.index in self.book.settled
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def test_facts_survive_json():
+    book = ledger()
+    for index in (0, 1, 5):
+        book.arrive(group(index, dropped=Drop.POISON if index == 5 else None))
+    run_step(book)
+    again = Ledger.from_facts(book.phases, json.loads(json.dumps(book.facts())))
+    assert again.facts() == book.facts()
+
+
+@pytest.mark.parametrize("reason", list(Drop))
+def test_reasons_carry_the_names_of_the_contract(reason):
+    from temper.api.common.v1.common_pb2 import DropReason
+
+    assert reason.value in DropReason.keys()
