@@ -186,6 +186,11 @@ class Engine(Protocol):
         """Identity and numeric mode."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """Whether it steps; False before start, after close, and when its worker died."""
+        ...
+
     async def start(self) -> None:
         """Start stepping. Requests wait until the first :meth:`swap`."""
         ...

@@ -100,6 +100,11 @@ class FakeEngine:
         """Identity."""
         return EngineInfo("fake", "1", "hash", batch_invariant=True, max_context=self._desk.max_context)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the step task runs."""
+        return self._task is not None and not self._task.done()
+
     async def start(self) -> None:
         """Start stepping."""
         self._task = asyncio.create_task(self._run(), name="fake-engine")

@@ -62,6 +62,11 @@ class TorchEngine:
             "torch", str(torch.__version__), "fp32", batch_invariant=True, max_context=self._desk.max_context
         )
 
+    @property
+    def alive(self) -> bool:
+        """Whether the step thread runs."""
+        return self._thread.is_alive()
+
     async def start(self) -> None:
         """Start the step thread."""
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,221 @@
+"""The rollout actor: a group command in, one blob and one record out, then the ack.
+
+    delivery -> admitted (version here?) -> episodes -> table to object storage -> record to the log -> ack
+                     |                         |                   |
+                     +-- nak with delay <------+-------------------+   (heartbeats all the while)
+
+Every effect has a deterministic id: the record's is the group's, the blob's key carries its content's digest. So a
+redelivery, or two workers that finish the same group, leave one record, and it names a blob that no one overwrites.
+The actor owns nothing durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from temper.api.common.v1 import common_pb2 as common
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
+from temper.rollout.config import RolloutConfig
+from temper.rollout.group import Group, Policy, Sample, record_of, table_of
+from temper.rollout.metrics import RolloutMetrics
+from temper.rollout.policies import Policies
+from temper.rollout.sandbox import Sandboxes
+from temper.rollout.state import Offer, Worker
+from temper.runtime import topology
+from temper.runtime.blobs import BlobStore
+from temper.runtime.bus.base import Bus, Delivery, kept_alive
+from temper.runtime.clock import Clock
+from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable
+from temper.runtime.log.base import EventLog
+from temper.runtime.telemetry import get_logger, span
+
+SERVICE, TOPIC = "rollout", "trajectories"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+T = TypeVar("T")
+
+
+class RolloutActor:
+    """Serves group commands of all jobs, at most ``worker.groups`` at a time."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        bus: Bus,
+        log: EventLog,
+        blobs: BlobStore,
+        clock: Clock,
+        worker: Worker,
+        policies: Policies,
+        sandboxes: Sandboxes,
+        metrics: RolloutMetrics,
+        instance: str,
+    ) -> None:
+        self._config, self._bus, self._event_log, self._blobs, self._clock = config, bus, log, blobs, clock
+        self._worker, self._policies, self._sandboxes = worker, policies, sandboxes
+        self._metrics, self._instance = metrics, instance
+        self._permits = asyncio.Semaphore(config.worker.episodes)
+        self._beat_s = topology.load().consumer(SERVICE).ack_wait_s / 3
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._log = get_logger()
+
+    async def run(self) -> None:
+        """Take commands until :meth:`drain`."""
+        deliveries = self._bus.commands(SERVICE, concurrency=self._config.worker.groups)
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            while not self._stopping.is_set():
+                coming = asyncio.ensure_future(anext(deliveries))
+                await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    break
+                self._begin(coming.result())
+        finally:
+            stopping.cancel()
+            await deliveries.aclose()
+
+    async def drain(self) -> None:
+        """Stop fetching and see the groups in flight to their end; a caller that cancels this hands them back."""
+        self._stopping.set()
+        tasks = [*self._tasks, *self._serving.values()]
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _begin(self, delivery: Delivery) -> None:
+        task = asyncio.create_task(self._deliver(delivery))
+        self._tasks.add(task)
+        self._metrics.running.set(len(self._tasks))
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._metrics.running.set(len(self._tasks))
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            # Not one of ours: the delivery stays unacked, is handed out again, and counts towards poison.
+            self._log.error("group.crashed", exc_info=bug)
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        """From a delivery to its end. Nothing is terminated but what cannot be read: see :meth:`_hand_back`."""
+        try:
+            command = delivery.message(GroupCommand)
+        except Rejected as error:
+            await delivery.term(str(error))
+            return
+        purpose = common.Purpose.Name(command.purpose).removeprefix("PURPOSE_").lower()
+        begun = self._clock.monotonic()
+        try:
+            with span("rollout.group", traceparent=delivery.envelope.traceparent, group=command.group_id):
+                async with kept_alive(delivery, self._beat_s, self._clock):
+                    await self._serve(command, delivery.delivered)
+                await self._insist(delivery.ack)
+        except TemperError as error:
+            self._metrics.groups.labels(purpose, type(error).__name__).inc()
+            await self._hand_back(delivery, command, error)
+            return
+        except asyncio.CancelledError:
+            with suppress(Unavailable):  # as in _hand_back
+                await delivery.nak()
+            raise
+        self._metrics.groups.labels(purpose, "done").inc()
+        self._metrics.group_seconds.observe(self._clock.monotonic() - begun)
+
+    async def _hand_back(self, delivery: Delivery, command: GroupCommand, error: TemperError) -> None:
+        """Nak, whatever the error: only the limit of deliveries makes a group poison, so that it is settled once."""
+        delay = self._config.worker.retry_delay_s * delivery.delivered
+        self._log.warning(
+            "group.failed", group=command.group_id, attempt=delivery.delivered, error=str(error)
+        )
+        with suppress(Unavailable):  # the broker is away: silence hands it out again as well
+            await delivery.nak(delay)
+
+    async def _serve(self, command: GroupCommand, attempt: int) -> None:
+        """Run a group; a second delivery of one that runs here already shares its outcome."""
+        work = self._serving.get(command.group_id)
+        if work is None:
+            work = asyncio.create_task(self._run_group(command, attempt), name=command.group_id)
+            self._serving[command.group_id] = work
+            work.add_done_callback(lambda _: self._serving.pop(command.group_id))
+        await asyncio.shield(work)
+
+    async def _run_group(self, command: GroupCommand, attempt: int) -> None:
+        """Admit, play, publish."""
+        started = _now(self._clock)
+        needs_weights = command.purpose != common.PURPOSE_DEMO
+        offer = Offer(command.group_id, command.job_id, command.min_version, needs_weights)
+        try:
+            policy = await self._policies.admit(offer, self._config.worker.version_wait_s)
+            await self._policies.make_room()
+            samples = await self._play(command, attempt, policy)
+        finally:
+            self._worker.finish(command.group_id)
+        record = record_of(command, samples)
+        record.worker, record.attempt = self._instance, attempt
+        record.engine = _engine_name(policy)
+        record.started_at.CopyFrom(started)
+        await self._publish(command, samples, record)
+        self._count(record)
+
+    async def _play(self, command: GroupCommand, attempt: int, policy: Policy) -> list[Sample]:
+        group = Group(command, attempt, policy, self._sandboxes, self._clock, self._permits)
+        try:
+            return await group.run()
+        except Unavailable:
+            if policy.engine is not None and not policy.engine.alive:
+                await self._policies.forget_engine(command.job_id)
+            raise
+
+    async def _publish(self, command: GroupCommand, samples: list[Sample], record: GroupRecord) -> None:
+        """Table, then record. Both are repeated while their store is away: a finished group is worth waiting for."""
+        table = table_of(command, samples).SerializeToString(deterministic=True)
+        digest = hashlib.sha256(table).hexdigest()[:16]
+        key = f"groups/{command.job_id}/{command.group_id}.{digest}.binpb"
+        record.table.CopyFrom(await self._insist(lambda: self._blobs.put(key, table)))
+        record.finished_at.CopyFrom(_now(self._clock))
+        await self._insist(lambda: self._event_log.append(TOPIC, command.job_id, record, id=command.group_id))
+
+    async def _insist(self, effect: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an idempotent effect until it works or the patience is used up."""
+        give_up = self._clock.monotonic() + self._config.worker.publish_wait_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await effect()
+            except (Unavailable, Exhausted) as error:
+                if self._clock.monotonic() + pause > give_up:
+                    raise
+                self._log.warning("group.publish_retry", error=str(error))
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _count(self, record: GroupRecord) -> None:
+        for sample in record.samples:
+            name = common.SampleClass.Name(sample.sample_class).removeprefix("SAMPLE_CLASS_").lower()
+            self._metrics.samples.labels(name).inc()
+            self._metrics.tokens.inc(sample.action_tokens)
+            for use in sample.tools:
+                self._metrics.tool_calls.labels(use.outcome).inc()
+
+
+def _engine_name(policy: Policy) -> str:
+    if policy.engine is None:
+        return "oracle"
+    info = policy.engine.info
+    return f"{info.name}/{info.build} {info.numeric}"
+
+
+def _now(clock: Clock) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromNanoseconds(int(clock.now() * 1e9))
+    return stamp

@@ -1,0 +1,67 @@
+"""Settings of the rollout service. ``rollout.toml`` beside this service's README says the same with comments."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from temper.runtime.config import Section, ServiceConfig
+
+
+class EngineConfig(Section):
+    """The inference engine; one instance serves one job's policy."""
+
+    name: Literal["torch", "fake"] = "torch"
+    """Vendor: ``torch`` on CPU, or the twin without a model."""
+    slots: int = Field(default=128, ge=1, le=4096)
+    """Most sequences in a decode batch."""
+    max_context: int = Field(default=4096, ge=16)
+    """Most tokens of a sequence; the policy's own limit applies too."""
+    prefill_tokens: int = Field(default=1024, ge=16)
+    """Most context tokens computed in one step, give or take a chunk of 256."""
+    kept_tokens: int = Field(default=262_144, ge=0)
+    """Context tokens whose KV is kept between turns; beyond it the oldest is recomputed when it goes on."""
+    threads: int = Field(default=1, ge=1)
+    """Threads of one operation (torch)."""
+    step_seconds: float = Field(default=0.0, ge=0.0)
+    """Simulated seconds of a decode step (fake)."""
+
+
+class WorkerConfig(Section):
+    """How much one worker takes on."""
+
+    groups: int = Field(default=16, ge=1)
+    """Groups in flight; the broker hands out no more."""
+    episodes: int = Field(default=256, ge=1)
+    """Episodes in flight over all groups."""
+    policies: int = Field(default=2, ge=1)
+    """Engines held at once; the least recently used idle one makes room."""
+    version_wait_s: float = Field(default=60.0, gt=0)
+    """Seconds a group waits here for the policy version it needs before it is handed back."""
+    retry_delay_s: float = Field(default=1.0, ge=0)
+    """Seconds before a group that failed is handed out again, times its deliveries so far."""
+    publish_wait_s: float = Field(default=60.0, gt=0)
+    """Seconds to keep trying to store a finished group while object storage or the log is away."""
+
+
+class SandboxConfig(Section):
+    """Calls to the sandbox service."""
+
+    call_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds one tool call or verification may take, queueing included."""
+    host_wait_s: float = Field(default=60.0, gt=0)
+    """Seconds to wait for a host when there is none."""
+    lease_s: float = Field(default=60.0, gt=0)
+    """Seconds a sandbox outlives the last call of its episode."""
+
+
+class RolloutConfig(ServiceConfig):
+    """All settings."""
+
+    engine: EngineConfig = EngineConfig()
+    """The inference engine."""
+    worker: WorkerConfig = WorkerConfig()
+    """Limits of one worker."""
+    sandbox: SandboxConfig = SandboxConfig()
+    """Calls to the sandbox service."""

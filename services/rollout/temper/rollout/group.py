@@ -1,0 +1,180 @@
+"""One group: tasks materialised, episodes run, one table and one record made. No bus of commands, no weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from temper.api.common.v1 import common_pb2 as common
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord, GroupTable, SampleSummary
+from temper.api.sandbox.v1.sandbox_pb2 import MaterializeResponse, TaskView
+from temper.rollout.calls import ToolBox
+from temper.rollout.codec import Codec
+from temper.rollout.engine.base import Engine, Sampling
+from temper.rollout.episode import Episode, Player, Rules
+from temper.rollout.players import Draw, OraclePlayer, PolicyPlayer
+from temper.rollout.sandbox import Sandboxes, Session, TaskRef, read_tools
+from temper.rollout.trajectory import Trajectory
+from temper.runtime.clock import Clock
+
+Sample = tuple[Trajectory, SampleSummary]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What plays a group."""
+
+    codec: Codec
+    """Its tokens."""
+    engine: Engine | None
+    """What samples; None for demonstrations."""
+    max_context: int
+    """Most tokens of a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One sample of a group. Implements :class:`temper.rollout.episode.Seat`."""
+
+    group: Group
+    task_number: int
+    """Position in the command's list of tasks."""
+    sample_index: int
+    """Position among the task's samples."""
+    task: TaskView
+
+    @property
+    def name(self) -> str:
+        """Unique among samples of all groups, attempts of the command included."""
+        return f"{self.group.command.group_id}/{self.task_number}/{self.sample_index}/{self.group.attempt}"
+
+    def player(self, attempt: int) -> Player:
+        """The policy, or the oracle of a demonstration."""
+        return self.group.player(self, attempt)
+
+    def session(self, attempt: int) -> Session:
+        """A sandbox session; a restart is another one."""
+        command = self.group.command
+        ref = TaskRef(command.env, command.split, self.task.task_index, command.job_id)
+        return self.group.sandboxes.session(f"{self.name}.{attempt}", ref)
+
+
+class Group:
+    """Runs the episodes of one command. ``permits`` bounds episodes over all groups of the worker."""
+
+    def __init__(
+        self,
+        command: GroupCommand,
+        attempt: int,
+        policy: Policy,
+        sandboxes: Sandboxes,
+        clock: Clock,
+        permits: asyncio.Semaphore,
+    ) -> None:
+        self.command, self.attempt, self.sandboxes = command, attempt, sandboxes
+        self._policy, self._clock, self._permits = policy, clock, permits
+        self._deadline = clock.monotonic() + command.limits.group_deadline_s
+        self._tools = ToolBox([], policy.codec.call_syntax)
+        self._reward_max = 0.0
+
+    async def run(self) -> list[Sample]:
+        """All samples, task-major. Raises only what fails the whole group."""
+        command = self.command
+        materialized = await self.sandboxes.materialize(
+            command.env, command.split, command.task_indices, command.oracle_styles, self._deadline
+        )
+        self._tools = ToolBox(read_tools(materialized), self._policy.codec.call_syntax)
+        rules = self._rules(materialized)
+        places = [
+            Place(self, number, sample, task)
+            for number, task in enumerate(materialized.tasks)
+            for sample in range(command.samples_per_task)
+        ]
+        episodes = [asyncio.create_task(self._sample(rules, place)) for place in places]
+        try:
+            return await asyncio.gather(*episodes)
+        finally:
+            await _end(episodes)
+
+    def player(self, place: Place, attempt: int) -> Player:
+        """Who plays a sample."""
+        command, policy = self.command, self._policy
+        if policy.engine is None:
+            return OraclePlayer(place.task.oracle, policy.codec, self._tools, command.min_version)
+        sampling = Sampling(
+            max_tokens=command.sampling.max_tokens_per_turn,
+            temperature=command.sampling.temperature,
+            top_k=command.sampling.top_k,
+            top_p=command.sampling.top_p,
+            stop_token_ids=policy.codec.stops,
+        )
+        stream = place.task_number * command.samples_per_task + place.sample_index
+        return PolicyPlayer(
+            policy.engine, f"{place.name}.{attempt}", Draw(sampling, command.seed, stream, self._deadline)
+        )
+
+    async def _sample(self, rules: Rules, place: Place) -> Sample:
+        async with self._permits:
+            trajectory, summary = await Episode(rules, place, place.task.prompt, self._clock).run()
+        summary.task_index, summary.sample_index = place.task.task_index, place.sample_index
+        if self.command.purpose == common.PURPOSE_DEMO:
+            _judge_demonstration(trajectory, summary)
+        return trajectory, summary
+
+    def _rules(self, materialized: MaterializeResponse) -> Rules:
+        limits = self.command.limits
+        longest = min(limits.max_tokens, self._policy.max_context)
+        bounded = type(limits)()
+        bounded.CopyFrom(limits)
+        bounded.max_tokens = longest
+        return Rules(
+            codec=self._policy.codec,
+            tools=self._tools,
+            limits=bounded,
+            max_tokens_per_turn=self.command.sampling.max_tokens_per_turn or longest,
+            floor=materialized.reward_min,
+            deadline=self._deadline,
+        )
+
+
+def table_of(command: GroupCommand, samples: Sequence[Sample]) -> GroupTable:
+    """The group's blob."""
+    rows = [trajectory.table_row(summary.task_index, summary.sample_index) for trajectory, summary in samples]
+    return GroupTable(group_id=command.group_id, samples=rows)
+
+
+def record_of(command: GroupCommand, samples: Sequence[Sample]) -> GroupRecord:
+    """The group's record, but for what the worker adds: blob, times, names."""
+    return GroupRecord(
+        job_id=command.job_id,
+        group_id=command.group_id,
+        index=command.index,
+        purpose=command.purpose,
+        phase=command.phase,
+        domain=command.domain,
+        env=command.env,
+        split=command.split,
+        samples=[summary for _, summary in samples],
+        published_at=command.published_at,
+        eval_point=command.eval_point,
+        seed=command.seed,
+        samples_per_task=command.samples_per_task,
+    )
+
+
+def _judge_demonstration(trajectory: Trajectory, summary: SampleSummary) -> None:
+    """A demonstration that does not solve its task is the oracle's failure: kept on record, never trained on."""
+    if summary.sample_class == common.SAMPLE_CLASS_SCORED and summary.solved:
+        return
+    trajectory.disown()
+    if summary.sample_class == common.SAMPLE_CLASS_SCORED:
+        summary.sample_class = common.SAMPLE_CLASS_AGENT_FAILED
+        summary.detail = "the oracle's answer is not a solution"
+
+
+async def _end(tasks: Sequence[asyncio.Task[Sample]]) -> None:
+    """Cancel what still runs, after a failure of one or of the caller, and see it end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,207 @@
+"""The policies a worker holds: watched in the bucket, fetched, verified, swapped in, and let go.
+
+One engine per job. Publications are coalesced: when several come while one loads, the newest is loaded next. A version
+that cannot be loaded leaves the old one in place, and the worker's presence says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from temper.api.rollout.v1.rollout_pb2 import PolicyLoaded
+from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
+from temper.rollout.codec import Codec
+from temper.rollout.engine.base import Engine
+from temper.rollout.group import Policy
+from temper.rollout.publication import fetch_codec, fetch_manifest, fetch_weights
+from temper.rollout.state import Decision, Offer, Worker
+from temper.runtime import topology
+from temper.runtime.blobs import BlobStore
+from temper.runtime.bus.base import Bus, Deleted, Entry
+from temper.runtime.clock import Clock
+from temper.runtime.errors import Conflict, Exhausted, Rejected, Unavailable
+from temper.runtime.telemetry import get_logger
+
+BUCKET = "policies"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is held for one job."""
+
+    record: PolicyRecord | None = None
+    seen_at: float = 0.0
+    codec: Codec | None = None
+    engine: Engine | None = None
+    wants_weights: bool = False
+    loading: asyncio.Task[None] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def notify(self) -> None:
+        """Wake everyone who waits, and arm the next wait."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class Policies:
+    """Engines and codecs by job. ``worker`` decides, this class carries it out."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        blobs: BlobStore,
+        clock: Clock,
+        worker: Worker,
+        make_engine: Callable[[], Engine],
+        instance: str,
+    ) -> None:
+        self._bus, self._blobs, self._clock = bus, blobs, clock
+        self._worker, self._make_engine, self._instance = worker, make_engine, instance
+        self._held: dict[str, _Held] = {}
+        self._log = get_logger()
+        self.on_loaded: Callable[[float], None] = lambda _seconds: None
+
+    def engines(self) -> dict[str, Engine]:
+        """Live engines by job."""
+        return {job_id: held.engine for job_id, held in self._held.items() if held.engine is not None}
+
+    async def watch(self) -> None:
+        """Follow the bucket for ever."""
+        bucket = await self._bus.kv(BUCKET)
+        async for item in bucket.watch():
+            if isinstance(item, Entry):
+                self._read(item)
+            elif isinstance(item, Deleted):
+                self._of(item.key).wants_weights = False
+
+    async def admit(self, offer: Offer, patience_s: float) -> Policy:
+        """Wait until the worker may start the group, and start it in its books.
+
+        Raises ``Unavailable`` when the version does not come in time or cannot be loaded.
+        """
+        held = self._of(offer.job_id)
+        if offer.needs_weights:
+            held.wants_weights = True
+            self._refresh(offer.job_id)
+        try:
+            async with self._clock.timeout(patience_s):
+                while (decision := self._worker.offer(offer)) is Decision.WAIT:
+                    await held.changed.wait()
+        except TimeoutError:
+            raise Unavailable(
+                f"{offer.job_id}: version {offer.min_version} did not come in {patience_s:g} s"
+            ) from None
+        if decision is Decision.REFUSE:
+            raise Unavailable(f"{offer.job_id}: {self._worker.complaints().get(offer.job_id, 'no policy')}")
+        return await self._policy(offer, held)
+
+    async def forget_engine(self, job_id: str) -> None:
+        """Close a job's engine: it died, or another job needs the room."""
+        held = self._of(job_id)
+        engine, held.engine, held.wants_weights = held.engine, None, False
+        self._worker.engine_lost(job_id)
+        if engine is not None:
+            await engine.close()
+
+    async def make_room(self) -> None:
+        """Close idle engines over the limit."""
+        while (job_id := self._worker.surplus()) is not None:
+            self._log.info("policy.evicted", job=job_id)
+            await self.forget_engine(job_id)
+
+    async def close(self) -> None:
+        """Close everything."""
+        loading = [held.loading for held in self._held.values() if held.loading is not None]
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
+        for job_id in list(self._held):
+            await self.forget_engine(job_id)
+
+    async def _policy(self, offer: Offer, held: _Held) -> Policy:
+        codec = held.codec or await self._load_codec(held)
+        if not offer.needs_weights:
+            return Policy(codec, None, _UNBOUNDED)
+        engine = held.engine
+        if engine is None:
+            raise Unavailable(f"{offer.job_id}: its engine was closed meanwhile")
+        return Policy(codec, engine, engine.info.max_context)
+
+    def _of(self, job_id: str) -> _Held:
+        return self._held.setdefault(job_id, _Held())
+
+    def _read(self, entry: Entry) -> None:
+        try:
+            self._announce(entry.key, PolicyRecord.FromString(entry.value))
+        except DecodeError as broken:  # one bad value must not blind the worker to all other jobs
+            self._log.error("policy.unreadable", job=entry.key, revision=entry.revision, error=str(broken))
+
+    def _announce(self, job_id: str, record: PolicyRecord) -> None:
+        if not self._worker.announce(job_id, record.version, record.fence):
+            return
+        held = self._of(job_id)
+        held.record, held.seen_at = record, self._clock.monotonic()
+        held.notify()
+        self._refresh(job_id)
+
+    def _refresh(self, job_id: str) -> None:
+        """Start loading, unless that is under way, not asked for, or nothing newer is there."""
+        held = self._of(job_id)
+        idle = held.loading is None or held.loading.done()
+        if idle and held.wants_weights and self._worker.wanted(job_id) is not None:
+            held.loading = asyncio.create_task(self._load_newest(job_id, held), name=f"load-{job_id}")
+
+    async def _load_newest(self, job_id: str, held: _Held) -> None:
+        pause = _FIRST_PAUSE_S
+        while held.wants_weights and (version := self._worker.wanted(job_id)) is not None:
+            record, seen_at = held.record, held.seen_at
+            assert record is not None
+            assert record.version == version
+            try:
+                await self._load(record, held)
+            except (Rejected, Conflict) as error:
+                self._worker.load_failed(job_id, version, str(error))
+                self._log.error("policy.refused", job=job_id, version=version, error=str(error))
+            except (Unavailable, Exhausted) as error:
+                self._log.warning("policy.retry", job=job_id, version=version, error=str(error))
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+            else:
+                self._worker.loaded(job_id, version)
+                await self._tell(record, self._clock.monotonic() - seen_at)
+            held.notify()
+
+    async def _load(self, record: PolicyRecord, held: _Held) -> None:
+        manifest = await fetch_manifest(self._blobs, record)
+        files = await fetch_weights(self._blobs, manifest)
+        if held.codec is None:
+            held.codec = await fetch_codec(self._blobs, manifest)
+        engine = held.engine
+        if engine is None:
+            engine = held.engine = self._make_engine()
+            await engine.start()
+        await engine.load(files)
+        await engine.swap(record.version)
+
+    async def _load_codec(self, held: _Held) -> Codec:
+        assert held.record is not None, "a group starts only after an announcement"
+        held.codec = await fetch_codec(self._blobs, await fetch_manifest(self._blobs, held.record))
+        return held.codec
+
+    async def _tell(self, record: PolicyRecord, seconds: float) -> None:
+        self.on_loaded(seconds)
+        event = PolicyLoaded(
+            worker=self._instance, job_id=record.job_id, version=record.version, load_s=seconds
+        )
+        try:
+            await self._bus.event(topology.evt("rollout", self._instance, "swap"), event)
+        except (Unavailable, Exhausted) as error:
+            self._log.warning("policy.untold", job=record.job_id, version=record.version, error=str(error))
+
+
+_UNBOUNDED = 1 << 30  # a demonstration has no engine, so the job's own limits are the only ones

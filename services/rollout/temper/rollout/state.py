@@ -1,0 +1,133 @@
+"""What a worker knows and decides: which groups run, which versions serve, what is refused. Pure.
+
+    offered -> START     run it now
+            -> WAIT      the version it needs is not here yet
+            -> REFUSE    the job's policy cannot serve it, and will not by waiting
+
+Versions per job: *announced* (newest seen in the bucket), *served* (loaded and swapped in), and the reason why a newer
+one could not be loaded. A worker takes a group only if it serves at least the group's ``min_version``, so a worker that
+cannot load weights stops by itself when the staleness bound moves past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Decision(Enum):
+    """What to do with an offered group."""
+
+    START = "start"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A group as far as admission cares. Example: ``Offer("job-1-42", "job-1", 7, needs_weights=True)``."""
+
+    group_id: str
+    """Group."""
+    job_id: str
+    """Its job."""
+    min_version: int
+    """Oldest policy version that may play it."""
+    needs_weights: bool
+    """False for demonstrations: the oracle plays, the policy lends its tokens."""
+
+
+@dataclass(slots=True)
+class Job:
+    """Policy versions of one job."""
+
+    announced: int = -1
+    """Newest version published; -1 before the first."""
+    fence: int = 0
+    """Highest fence seen."""
+    served: int = -1
+    """Version in the engine; -1 without one."""
+    failed: dict[int, str] = field(default_factory=dict[int, str])
+    """Versions that will not load, with the reason."""
+    used: int = 0
+    """Tick of the last use."""
+
+
+class Worker:
+    """The state. Every method is a transition or a question; nothing waits."""
+
+    def __init__(self, *, slots: int, policies: int) -> None:
+        """``slots``: most groups at once; ``policies``: most engines at once."""
+        self.slots, self.policies = slots, policies
+        self.running: dict[str, Offer] = {}
+        self.jobs: dict[str, Job] = {}
+        self._tick = 0
+
+    def announce(self, job_id: str, version: int, fence: int) -> bool:
+        """A publication was seen; says whether it is news. A lower fence or version speaks for a past owner."""
+        job = self.jobs.setdefault(job_id, Job())
+        if fence < job.fence or version <= job.announced:
+            return False
+        job.fence, job.announced = fence, version
+        return True
+
+    def loaded(self, job_id: str, version: int) -> None:
+        """The engine serves ``version`` from now on. Versions never go back."""
+        job = self.jobs.setdefault(job_id, Job())
+        job.served = max(job.served, version)
+        job.failed = {bad: why for bad, why in job.failed.items() if bad > job.served}
+
+    def load_failed(self, job_id: str, version: int, reason: str) -> None:
+        """``version`` will not load; the one served stays."""
+        self.jobs.setdefault(job_id, Job()).failed[version] = reason
+
+    def wanted(self, job_id: str) -> int | None:
+        """Version to load next: the newest announced, if it is newer than the one served and not known to be bad."""
+        job = self.jobs.get(job_id)
+        if job is None or job.announced <= job.served or job.announced in job.failed:
+            return None
+        return job.announced
+
+    def offer(self, offer: Offer) -> Decision:
+        """Decide about a group; START takes a slot, once. The caller offers no more groups than there are slots."""
+        job = self.jobs.setdefault(offer.job_id, Job())
+        decision = self._readiness(offer, job)
+        if decision is Decision.START:
+            self._tick += 1
+            job.used = self._tick
+            self.running[offer.group_id] = offer
+        return decision
+
+    def finish(self, group_id: str) -> None:
+        """A group left, by success or failure. Idempotent."""
+        self.running.pop(group_id, None)
+
+    def engine_lost(self, job_id: str) -> None:
+        """The job's engine is gone: evicted, or died."""
+        if job_id in self.jobs:
+            self.jobs[job_id].served = -1
+
+    def surplus(self) -> str | None:
+        """Job whose engine should make room: the least recently used one that runs nothing, when over the limit."""
+        held = [job_id for job_id, job in self.jobs.items() if job.served >= 0]
+        busy = {offer.job_id for offer in self.running.values() if offer.needs_weights}
+        idle = [job_id for job_id in held if job_id not in busy]
+        if len(held) <= self.policies or not idle:
+            return None
+        return min(idle, key=lambda job_id: self.jobs[job_id].used)
+
+    def complaints(self) -> Mapping[str, str]:
+        """Why a job's newest version is not served, by job."""
+        return {
+            job_id: f"version {job.announced}: {job.failed[job.announced]}"
+            for job_id, job in self.jobs.items()
+            if job.announced in job.failed
+        }
+
+    def _readiness(self, offer: Offer, job: Job) -> Decision:
+        have = job.served if offer.needs_weights else job.announced
+        if have >= offer.min_version and have >= 0:
+            return Decision.START
+        newest_is_bad = job.announced in job.failed and job.announced >= offer.min_version
+        return Decision.REFUSE if newest_is_bad and offer.needs_weights else Decision.WAIT
