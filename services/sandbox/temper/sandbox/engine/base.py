@@ -137,7 +137,7 @@ class Capabilities:
     programs: bool = True
     """Whether it runs real programs (the fake one does not)."""
     cgroup_mode: str = "none"
-    """"v2", "v1" or "none"."""
+    """Kind of control groups: "v2", "v1" or "none"."""
     notes: tuple[str, ...] = ()
     """What a doctor should tell: why a limit is only advisory, what is missing."""
 

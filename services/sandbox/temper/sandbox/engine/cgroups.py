@@ -59,7 +59,11 @@ def detect(mountinfo: str | None = None, own: str | None = None) -> Layout:
     missing = [name for name in _WANTED if name not in mounts]
     if missing:
         return Layout(Mode.NONE, {}, f"no controller for {', '.join(missing)}")
-    parents = {name: _existing(mounts[name], paths.get(name, "/")) for name in (*_WANTED, "cpuacct") if name in mounts}
+    parents = {
+        name: _existing(mounts[name], paths.get(name, "/"))
+        for name in (*_WANTED, "cpuacct")
+        if name in mounts
+    }
     locked = [str(parent) for parent in parents.values() if not os.access(parent, os.W_OK)]
     if locked:
         return Layout(Mode.NONE, {}, f"not writable: {', '.join(locked)}")
@@ -151,7 +155,9 @@ class _Files:
 
     def write(self, name: str, text: str) -> None:
         if name in self._descriptors:
-            with contextlib.suppress(OSError):  # a high-water mark that cannot be reset stays a bound from above
+            with contextlib.suppress(
+                OSError
+            ):  # a high-water mark that cannot be reset stays a bound from above
                 os.pwrite(self._descriptors[name], text.encode(), 0)
 
     def values(self) -> list[int]:
@@ -235,7 +241,10 @@ class GroupV2:
         self._directory = directory
         self._limits: tuple[int, int, float] | None = None
         meters = {
-            "cpu": "cpu.stat", "oom": "memory.events", "forks": "pids.events", "current": "memory.current",
+            "cpu": "cpu.stat",
+            "oom": "memory.events",
+            "forks": "pids.events",
+            "current": "memory.current",
         }  # fmt: skip - one row
         self._meters = _Files({name: directory / file for name, file in meters.items()}, os.O_RDONLY)
         self._peak = _Files({"peak": directory / "memory.peak"}, os.O_RDWR)
@@ -347,7 +356,9 @@ def remove_trees(roots: Iterable[Path]) -> int:
             continue
         for directory in (*sorted(each for each in root.iterdir() if each.is_dir()), root):
             _kill_members(directory)
-            with contextlib.suppress(OSError):  # a dying process holds it for a moment: the next start gets it
+            with contextlib.suppress(
+                OSError
+            ):  # a dying process holds it for a moment: the next start gets it
                 directory.rmdir()
                 removed += 1
     return removed

@@ -32,7 +32,7 @@ class Files:
         """Write a file with its directories. Raises Rejected, Exhausted."""
         with _typed(path), self._parent(path, create=True) as (parent, name):
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | _SAFE, mode & 0o777, dir_fd=parent)
-            with open(descriptor, "wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 _require_regular(descriptor, path)
                 os.ftruncate(descriptor, 0)
                 os.fchmod(descriptor, mode & 0o777)
@@ -43,7 +43,7 @@ class Files:
         """The first bytes of a regular file, and whether there are more. Raises Rejected."""
         with _typed(path), self._parent(path, create=False) as (parent, name):
             descriptor = os.open(name, os.O_RDONLY | _SAFE, dir_fd=parent)
-            with open(descriptor, "rb") as file:
+            with os.fdopen(descriptor, "rb") as file:
                 _require_regular(descriptor, path)
                 content = file.read(max_bytes + 1)
         return content[:max_bytes], len(content) > max_bytes
@@ -102,7 +102,9 @@ class Files:
 
 def _require_regular(descriptor: int, path: str) -> None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise Rejected(f"{path!r} is not a regular file", field="path", hint="only files can be moved in or out")
+        raise Rejected(
+            f"{path!r} is not a regular file", field="path", hint="only files can be moved in or out"
+        )
 
 
 @contextmanager
@@ -114,7 +116,9 @@ def _typed(path: str) -> Iterator[None]:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise Exhausted(f"the sandbox's disk is full writing {path!r}", field="path") from error
         if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}:
-            raise Rejected(f"{path!r} goes through a link", field="path", hint="links are not followed") from error
+            raise Rejected(
+                f"{path!r} goes through a link", field="path", hint="links are not followed"
+            ) from error
         if error.errno in {errno.ENOENT, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG, errno.EACCES}:
             text = (error.strerror or "").lower()
             raise Rejected(f"{path!r}: {text}", field="path") from error

@@ -248,7 +248,9 @@ class LaunchedSandbox:
             return False
         if ending is not Ending.OUTPUT and limits.grace_s > 0:
             self._link.send({"op": "signal", "id": number, "signal": int(signal.SIGTERM)})
-            await asyncio.wait({ended, self._link.died}, timeout=limits.grace_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {ended, self._link.died}, timeout=limits.grace_s, return_when=asyncio.FIRST_COMPLETED
+            )
         await self.quiesce()
         return self._drop_interpreter()
 

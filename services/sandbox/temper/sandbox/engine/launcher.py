@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import socket
-import subprocess  # noqa: S404 - starting the launcher is what this file does
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,7 @@ from temper.sandbox.engine.guest import wire
 _START_S: Final = 20.0
 _CREATE_S: Final = 20.0
 _STOP_S: Final = 5.0
-_STARTER: Final = (
-    "import sys; sys.path.append({path!r}); from temper.sandbox.engine.guest import launcher; launcher.main({fd})"
-)
+_STARTER: Final = "import sys; sys.path.append({path!r}); from temper.sandbox.engine.guest import launcher; launcher.main({fd})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class Launcher:
         program = _STARTER.format(path=str(package), fd=theirs.fileno())
         with theirs:
             # Buffers of standard output start empty in the child, and its environment holds nothing of ours.
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - before any sandbox exists there is no one to delay
+            self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own program; nobody to delay yet
                 [base_python().executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", program],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -175,7 +173,9 @@ class Launcher:
                 waiting.set_result(descriptors.pop())
             else:
                 waiting.set_exception(Unavailable(f"cannot fork a sandbox: {message['error']}"))
-        for descriptor in descriptors:  # nobody waits any more: without its control socket the sandbox ends itself
+        for (
+            descriptor
+        ) in descriptors:  # nobody waits any more: without its control socket the sandbox ends itself
             os.close(descriptor)
 
     def _lost(self, reason: str) -> None:

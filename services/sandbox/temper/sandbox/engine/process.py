@@ -36,7 +36,9 @@ class ProcessBackend(SlotBackend):
             enforced=frozenset({"wall_s", "output_bytes", "open_files", "file_bytes"}),
             advisory=frozenset({"memory_bytes", "cpu_s"}),
             network_modes=("open",),
-            notes=("weak isolation: the host's files and network are within reach; for trusted environments only",),
+            notes=(
+                "weak isolation: the host's files and network are within reach; for trusted environments only",
+            ),
         )
 
     def _make_launcher(self) -> Launcher:

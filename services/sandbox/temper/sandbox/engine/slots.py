@@ -36,7 +36,9 @@ class SlotBackend(ABC):
         """A fresh sandbox. Raises Exhausted, Rejected, Unavailable."""
         if network and network not in self.capabilities.network_modes:
             allowed = ", ".join(self.capabilities.network_modes)
-            raise Rejected(f"this backend has no network {network!r}", field="network", hint=f"it has: {allowed}")
+            raise Rejected(
+                f"this backend has no network {network!r}", field="network", hint=f"it has: {allowed}"
+            )
         if not self._free:
             raise Exhausted(f"all {self._slots} sandboxes are taken", hint="retry when one is released")
         slot = self._free.pop()
@@ -98,6 +100,7 @@ class SlotBackend(ABC):
 
     def _cleared(self, slot: int) -> None:
         """Called when a slot's sandbox is gone; a backend with files on the host removes them here."""
+        del slot
 
     async def close(self) -> None:
         """Destroy every sandbox and end the launcher."""

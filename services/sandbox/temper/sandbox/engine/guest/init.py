@@ -1,3 +1,4 @@
+# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
 """Process 1 of a sandbox: closes the doors behind itself, then runs what the host asks for and reaps orphans.
 
 Order of entering, each step needing what the next one takes away: cgroup, namespaces, mounts, rlimits, uid,
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn, TextIO
 
-from temper.sandbox.engine.guest import interpreter, root, seccomp, syscalls, wire
+from temper.sandbox.engine.guest import interpreter, root, syscalls, wire
 
 _NAMESPACES: Final = (
     syscalls.CLONE_NEWNS
@@ -30,7 +31,9 @@ _VICTIM: Final = b"500"  # commands die before init when memory runs out
 _ANY: Final = -1
 
 
-def main(control: socket.socket, request: wire.Message, cgroups: Sequence[int], filter_program: bytes) -> NoReturn:
+def main(
+    control: socket.socket, request: wire.Message, cgroups: Sequence[int], filter_program: bytes
+) -> NoReturn:
     """Become a sandbox. Never returns."""
     try:
         connection, oom_score = _enter(control, request, cgroups, filter_program)
@@ -53,7 +56,9 @@ def main(control: socket.socket, request: wire.Message, cgroups: Sequence[int], 
 def _enter(
     control: socket.socket, request: wire.Message, cgroups: Sequence[int], filter_program: bytes
 ) -> tuple[socket.socket, int]:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would let a command interrupt process 1
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Python's own handler would let a command interrupt process 1
     for descriptor in cgroups:
         os.write(descriptor, b"0")
     isolated: bool = request["isolated"]
@@ -117,7 +122,9 @@ class _Init:
         self._running: dict[int, int] = {}
         self._cpu = 0.0
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up descriptor to be used
+        signal.signal(
+            signal.SIGCHLD, lambda *_: None
+        )  # a handler must exist for the wake-up descriptor to be used
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def run(self) -> None:
@@ -237,13 +244,19 @@ class _Init:
 
 
 def _usage(usage: resource.struct_rusage, total_cpu: float) -> dict[str, Any]:
-    return {"cpu_s": usage.ru_utime + usage.ru_stime, "total_cpu_s": total_cpu, "peak_bytes": usage.ru_maxrss * 1024}
+    return {
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "total_cpu_s": total_cpu,
+        "peak_bytes": usage.ru_maxrss * 1024,
+    }
 
 
 def _serve_interpreter(search_path: list[str]) -> NoReturn:
     status = 1
     try:
-        sys.stdout = sys.__stdout__ = _text_stream(1)  # the inherited ones believe they are a seekable /dev/null
+        sys.stdout = sys.__stdout__ = _text_stream(
+            1
+        )  # the inherited ones believe they are a seekable /dev/null
         sys.stderr = sys.__stderr__ = _text_stream(2)
         interpreter.serve(socket.socket(fileno=_CONTROL), search_path)
         status = 0

@@ -1,3 +1,4 @@
+# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
 """The pre-forked launcher: one process per host that has Python loaded and forks sandboxes out of itself.
 
 It starts by exec with an empty environment, so nothing of the service is in its memory. It becomes process 1 of its
@@ -19,8 +20,24 @@ from temper.sandbox.engine.guest import init, root, seccomp, syscalls, wire
 
 # Loaded here so that a sandbox's first import of them is free and their pages are shared.
 PRELOADED: Final = (
-    "bisect", "collections", "cmath", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "json",
-    "math", "operator", "random", "re", "statistics", "string", "textwrap", "typing",
+    "bisect",
+    "collections",
+    "cmath",
+    "datetime",
+    "decimal",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "textwrap",
+    "typing",
 )  # fmt: skip - a list of names reads better in three lines
 
 _OWN_NAMESPACES: Final = (
@@ -88,7 +105,9 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
     filter_program = seccomp.program() if isolated else b""
     if not isolated:
         syscalls.become_subreaper()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # sandboxes are reaped by the kernel; the host holds their pidfds
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # sandboxes are reaped by the kernel; the host holds their pidfds
     gc.collect()
     gc.disable()
     gc.freeze()  # a collection in a child would copy every page it touches

@@ -1,3 +1,4 @@
+# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
 """The root that every sandbox of this host sees: built once, read-only, holding nothing of the host but programs.
 
 The launcher makes it in its own mount namespace and lets go of the host's tree, so a sandbox copies eight mounts
@@ -103,12 +104,14 @@ def _write_etc(base: str, uids: Sequence[int]) -> None:
 
 
 def _fill_dev(base: str, *, make_devices: bool) -> None:
-    syscalls.mount("tmpfs", base + "/dev", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, "size=64k,mode=755")
+    syscalls.mount(
+        "tmpfs", base + "/dev", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, "size=64k,mode=755"
+    )
     for name, (major, minor) in _DEVICES.items():
         path = f"{base}/dev/{name}"
         if make_devices:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
-            os.chmod(path, 0o666)
+            os.chmod(path, 0o666)  # noqa: S103 - /dev/null and its kin are for everybody
         else:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
             syscalls.mount(f"/dev/{name}", path, None, syscalls.MS_BIND)

@@ -34,14 +34,38 @@ _AUDIT: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # record of holes (bpf, perf, userfaultfd, io_uring); clocks, quotas and names of the machine.
 _DENIED: Final[dict[str, tuple[int, ...]]] = {
     "x86_64": (
-        *(165, 166, 155, 161, 428, 429, 430, 431, 432, 433, 442),  # mount umount2 pivot_root chroot, new mount API
+        *(
+            165,
+            166,
+            155,
+            161,
+            428,
+            429,
+            430,
+            431,
+            432,
+            433,
+            442,
+        ),  # mount umount2 pivot_root chroot, new mount API
         *(272, 308),  # unshare setns
         *(175, 313, 176, 174, 246, 320, 169, 177, 178, 156),  # modules, kexec, reboot, _sysctl
         *(101, 310, 311, 312, 438),  # ptrace, process_vm_*, kcmp, pidfd_getfd
         *(248, 249, 250),  # add_key request_key keyctl
         *(321, 298, 323, 425, 426, 427),  # bpf perf_event_open userfaultfd io_uring_*
         *(159, 164, 227, 305),  # adjtimex settimeofday clock_settime clock_adjtime
-        *(179, 443, 163, 167, 168, 170, 171, 103, 172, 173, 153),  # quota, acct, swap, names, syslog, ports, vhangup
+        *(
+            179,
+            443,
+            163,
+            167,
+            168,
+            170,
+            171,
+            103,
+            172,
+            173,
+            153,
+        ),  # quota, acct, swap, names, syslog, ports, vhangup
         *(303, 304, 212, 300, 301, 180),  # *_by_handle_at, lookup_dcookie, fanotify, nfsservctl
         *(237, 238, 239, 256, 279),  # NUMA policy and page moves
     ),

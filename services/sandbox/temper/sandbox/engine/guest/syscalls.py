@@ -1,3 +1,4 @@
+# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
 """Kernel calls that Python does not offer, through ctypes. Every failure is an OSError that names its call."""
 
 import ctypes
@@ -91,7 +92,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str | None = None) -> None:
-    """mount(2)."""
+    """Attach a file system. Source: mount(2)."""
     result = _libc.mount(
         source.encode(),
         target.encode(),
@@ -108,7 +109,7 @@ def detach(target: str) -> None:
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """pivot_root(2)."""
+    """Make `new_root` the root. Source: pivot_root(2)."""
     _check(_libc.syscall(_number("pivot_root"), new_root.encode(), put_old.encode()), "pivot_root")
 
 
@@ -138,7 +139,7 @@ def no_new_privileges() -> None:
 
 def drop_bounding_set() -> None:
     """No program executed from here on can gain a capability."""
-    with open("/proc/sys/kernel/cap_last_cap") as file:  # noqa: PTH123 - pathlib costs the launcher memory
+    with open("/proc/sys/kernel/cap_last_cap") as file:
         last = int(file.read())
     for capability in range(last + 1):
         _prctl(_PR_CAPBSET_DROP, capability)

@@ -20,7 +20,7 @@ _MAX_DESCRIPTORS: Final = 32
 Message = dict[str, Any]
 
 
-class Malformed(ValueError):
+class Malformed(ValueError):  # noqa: N818 - named like the tree it cannot import
     """What came is no message. A ValueError, since this file cannot import temper's tree."""
 
 

@@ -43,7 +43,9 @@ class NamespacesBackend(SlotBackend):
     async def start(self) -> None:
         """Reclaim, make the control groups, start the launcher, try one sandbox. Raises Unavailable."""
         if not syscalls.supported():
-            raise Unavailable(f"no system call table for {os.uname().machine}", hint="use the process backend")
+            raise Unavailable(
+                f"no system call table for {os.uname().machine}", hint="use the process backend"
+            )
         self._state_dir.mkdir(parents=True, exist_ok=True)
         (self._state_dir / "root").mkdir(exist_ok=True)
         records.reclaim(self._state_dir)
@@ -110,7 +112,9 @@ class NamespacesBackend(SlotBackend):
 
     def _request(self, slot: int, limits: Limits) -> dict[str, Any]:
         grouped = bool(self._groups)
-        own_uid = not self._user_namespace  # RLIMIT_NPROC counts by uid, so with a shared one it would count others
+        own_uid = (
+            not self._user_namespace
+        )  # RLIMIT_NPROC counts by uid, so with a shared one it would count others
         return {
             **guest_request("/work"),
             "isolated": True,

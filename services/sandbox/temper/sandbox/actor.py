@@ -1,0 +1,137 @@
+"""The sandbox service on the bus: one request in, one reply out.
+
+New sessions and stateless calls arrive at the queue group `temper.v1.rpc.sandbox.any.<method>`, where any host may
+answer; the reply names the host, and later calls of the session go to `temper.v1.rpc.sandbox.<host>.<method>`.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from temper.api.sandbox.v1 import sandbox_pb2
+from temper.runtime import topology
+from temper.runtime.bus.base import Bus, Subscription
+from temper.runtime.envelope import Envelope
+from temper.runtime.errors import Rejected
+from temper.sandbox.convert import capabilities_message, merge_limits, result_message
+from temper.sandbox.engine.base import Command, CommandResult, Isolation, Limits, Sandbox
+from temper.sandbox.episodes import Episodes
+from temper.sandbox.host import Purpose, SandboxHost
+from temper.sandbox.state import End
+
+ANY = "any"
+MAX_FILE = 512 << 10
+_BEGINNERS = ("Materialize", "Step", "Finish", "Acquire", "GetCapabilities")
+
+Method = Callable[[Any], Awaitable[Message]]
+
+
+class SandboxActor:
+    """Every method of `SandboxService` by name, and the subjects they are served on."""
+
+    def __init__(self, host: SandboxHost, episodes: Episodes, limits: Limits, *, slots: int) -> None:
+        self._host = host
+        self._episodes = episodes
+        self._limits = limits
+        self._slots = slots
+        self._methods: dict[str, tuple[type[Message], Method]] = {
+            "Materialize": (sandbox_pb2.MaterializeRequest, episodes.materialize),
+            "Step": (sandbox_pb2.StepRequest, episodes.step),
+            "Finish": (sandbox_pb2.FinishRequest, episodes.finish),
+            "Acquire": (sandbox_pb2.AcquireRequest, self.acquire),
+            "Exec": (sandbox_pb2.ExecRequest, self.execute),
+            "PutFile": (sandbox_pb2.PutFileRequest, self.put_file),
+            "GetFile": (sandbox_pb2.GetFileRequest, self.get_file),
+            "RenewLease": (sandbox_pb2.RenewLeaseRequest, self.renew_lease),
+            "Release": (sandbox_pb2.ReleaseRequest, self.release),
+            "ListSessions": (sandbox_pb2.ListSessionsRequest, self.list_sessions),
+            "GetCapabilities": (sandbox_pb2.GetCapabilitiesRequest, self.get_capabilities),
+        }
+
+    async def serve(self, bus: Bus) -> list[Subscription]:
+        """Subscribe; the queue group's subscriptions come first, so a drain can stop those before the others."""
+        concurrency = max(256, 4 * self._slots)
+        subscriptions: list[Subscription] = []
+        for group in (ANY, self._host.name):
+            for name, (request_type, method) in self._methods.items():
+                if group == ANY and name not in _BEGINNERS:
+                    continue
+                subscriptions.append(
+                    await bus.serve(
+                        topology.rpc("sandbox", group, name),
+                        request_type,
+                        _handler(method),
+                        queue=ANY if group == ANY else None,
+                        concurrency=concurrency,
+                    )
+                )
+        return subscriptions
+
+    async def acquire(self, request: sandbox_pb2.AcquireRequest) -> sandbox_pb2.AcquireResponse:
+        """Take a bare sandbox under a lease."""
+        self._require(request.min_isolation)
+        limits = merge_limits(self._limits, request.limits)
+        epoch = await self._host.acquire(request.session_id, limits, request.lease_s, Purpose())
+        return sandbox_pb2.AcquireResponse(host=self._host.name, epoch=epoch)
+
+    def _require(self, isolation: str) -> None:
+        if not isolation:
+            return
+        try:
+            wanted = Isolation[isolation.upper()]
+        except KeyError:
+            names = ", ".join(each.name.lower() for each in Isolation)
+            raise Rejected(f"unknown isolation {isolation!r}", field="min_isolation", hint=names) from None
+        if self._host.backend.capabilities.isolation < wanted:
+            has = self._host.backend.capabilities.isolation.name.lower()
+            raise Rejected(f"this host isolates {has!r} only", field="min_isolation", hint="ask another host")
+
+    async def execute(self, request: sandbox_pb2.ExecRequest) -> sandbox_pb2.ExecResponse:
+        """Run one command."""
+        limits = merge_limits(self._limits, request.limits)
+        command = Command(tuple(request.argv), request.stdin, dict(request.env), request.cwd)
+
+        async def work(sandbox: Sandbox) -> CommandResult:
+            return await sandbox.execute(command, limits)
+
+        result = await self._host.run(request.session_id, request.command_id, work)
+        mode = self._host.backend.capabilities.cgroup_mode
+        return sandbox_pb2.ExecResponse(result=result_message(result, mode))
+
+    async def put_file(self, request: sandbox_pb2.PutFileRequest) -> sandbox_pb2.PutFileResponse:
+        """Write one file."""
+        sandbox = self._host.sandbox(request.session_id)
+        await sandbox.put_file(request.path, request.content, request.mode or 0o644)
+        return sandbox_pb2.PutFileResponse()
+
+    async def get_file(self, request: sandbox_pb2.GetFileRequest) -> sandbox_pb2.GetFileResponse:
+        """Read one file."""
+        content, more = await self._host.sandbox(request.session_id).get_file(request.path, MAX_FILE)
+        return sandbox_pb2.GetFileResponse(content=content, truncated=more)
+
+    async def renew_lease(self, request: sandbox_pb2.RenewLeaseRequest) -> sandbox_pb2.RenewLeaseResponse:
+        """Extend a lease."""
+        self._host.renew(request.session_id, request.epoch, request.lease_s)
+        return sandbox_pb2.RenewLeaseResponse()
+
+    async def release(self, request: sandbox_pb2.ReleaseRequest) -> sandbox_pb2.ReleaseResponse:
+        """Destroy a sandbox."""
+        return sandbox_pb2.ReleaseResponse(released=await self._host.end(request.session_id, End.RELEASED))
+
+    async def list_sessions(self, _: sandbox_pb2.ListSessionsRequest) -> sandbox_pb2.ListSessionsResponse:
+        """Live sessions of this host."""
+        return sandbox_pb2.ListSessionsResponse(host=self._host.name, sessions=self._host.listing())
+
+    async def get_capabilities(
+        self, _: sandbox_pb2.GetCapabilitiesRequest
+    ) -> sandbox_pb2.GetCapabilitiesResponse:
+        """What this host offers."""
+        return capabilities_message(self._host.name, self._slots, self._host.backend.capabilities)
+
+
+def _handler(method: Method) -> Callable[[Any, Envelope], Awaitable[Message]]:
+    async def handle(message: Any, _: Envelope) -> Message:
+        return await method(message)
+
+    return handle

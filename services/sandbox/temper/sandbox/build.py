@@ -1,0 +1,90 @@
+"""Wiring of the service: which parts there are and who gets whom."""
+
+from temper.api.common.v1 import common_pb2
+from temper.runtime.service import Context
+from temper.sandbox import environments
+from temper.sandbox.actor import SandboxActor
+from temper.sandbox.config import SandboxConfig
+from temper.sandbox.engine.base import Backend, Limits
+from temper.sandbox.episodes import Episodes
+from temper.sandbox.host import SandboxHost, Settings
+from temper.sandbox.metrics import Metrics
+from temper.sandbox.pool import WarmPool
+from temper.sandbox.recorder import Recorder
+
+
+def make_backend(config: SandboxConfig) -> Backend:
+    """The backend that the configuration names; its module is imported only then."""
+    slots = config.slots + config.warm  # the warm ones wait in slots of their own
+    state_dir = config.state_dir.absolute()
+    match config.backend:
+        case "namespaces":
+            from temper.sandbox.engine.namespaces import NamespacesBackend
+
+            return NamespacesBackend(
+                slots=slots,
+                state_dir=state_dir,
+                first_uid=config.first_uid,
+                readonly_paths=config.readonly_paths,
+            )
+        case "process":
+            from temper.sandbox.engine.process import ProcessBackend
+
+            return ProcessBackend(slots=slots, state_dir=state_dir)
+        case "fake":
+            from temper.sandbox.engine.fake import FakeBackend
+
+            return FakeBackend(slots=slots)
+
+
+async def build(context: Context[SandboxConfig]) -> None:
+    """Start the backend, serve the bus, register the drain. Raises Unavailable if the host cannot isolate."""
+    config = context.config
+    metrics = Metrics(context.metrics)
+    backend = make_backend(config)
+    await backend.start()
+    context.on_drain("backend", backend.close)
+    recorder = Recorder(context.log, context.clock, metrics)
+    limits: Limits = config.limits.build()
+    pool = WarmPool(backend, limits, config.warm)
+    settings = Settings(config.slots, config.lease_s, config.admission_wait_s, config.reap_every_s)
+    host = SandboxHost(
+        context.instance_id,
+        backend,
+        pool,
+        settings,
+        clock=context.clock,
+        metrics=metrics,
+        publish=recorder.put,
+    )
+    worlds = environments.EnvironmentHost(
+        _fetcher(context),
+        environments.Settings(
+            config.state_dir.absolute() / "bundles", config.env_workers, config.env_memory_bytes
+        ),
+    )
+    context.on_drain("environments", worlds.close)
+    episodes = Episodes(
+        host, worlds, limits, allow_weak=config.allow_weak, clock=context.clock, metrics=metrics
+    )
+    actor = SandboxActor(host, episodes, limits, slots=config.slots)
+    subscriptions = await actor.serve(context.bus)
+
+    async def leave() -> None:
+        for subscription in subscriptions:
+            await subscription.stop()
+        await host.drain()
+        await recorder.flush()
+
+    context.on_drain("sessions", leave)
+    context.presence.reports(host.status)
+    context.supervisor.start("reaper", host.reap)
+    context.supervisor.start("warm-pool", pool.fill)
+    context.supervisor.start("recorder", recorder.run)
+
+
+def _fetcher(context: Context[SandboxConfig]) -> environments.Fetch:
+    async def fetch(ref: common_pb2.BlobRef) -> bytes:
+        return await context.blobs.get(ref)
+
+    return fetch

@@ -1,0 +1,67 @@
+"""Settings of the sandbox service. `sandbox.toml` states every default with a comment."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from temper.runtime.config import Section, ServiceConfig
+from temper.sandbox.engine.base import Limits
+
+
+class LimitsConfig(Section):
+    """Limits of a sandbox and of one command, where neither environment nor request says otherwise."""
+
+    memory_bytes: int = Field(default=512 << 20, ge=16 << 20)
+    """Kill limit on the memory of all processes of a sandbox, its files included."""
+    cpus: float = Field(default=1.0, gt=0)
+    """Cores."""
+    pids: int = Field(default=256, ge=4)
+    """Processes and threads; enough for a compiler."""
+    wall_s: float = Field(default=60.0, gt=0)
+    """Wall-clock seconds of one command."""
+    output_bytes: int = Field(default=65536, ge=256, le=262144)
+    """Bytes kept of each output stream of a command; a reply must fit a message of the bus."""
+    disk_bytes: int = Field(default=128 << 20, ge=1 << 20)
+    """Bytes of /work, and again of /tmp; never more than a quarter of the memory each, so full is ENOSPC, not a kill."""
+    open_files: int = Field(default=1024, ge=16)
+    """Descriptors of one process."""
+    file_bytes: int = Field(default=1 << 30, ge=1 << 12)
+    """Size of one file."""
+    grace_s: float = Field(default=0.2, ge=0, le=10)
+    """Seconds between TERM and KILL at a limit."""
+
+    def build(self) -> Limits:
+        """As the backends take them."""
+        return Limits(cpu_s=None, **self.model_dump())
+
+
+class SandboxConfig(ServiceConfig):
+    """The sandbox service."""
+
+    backend: Literal["namespaces", "process", "fake"] = "namespaces"
+    """Where commands run. `process` isolates weakly, `fake` runs nothing real."""
+    allow_weak: bool = False
+    """Whether environments that are not marked trusted may run in a backend of weak isolation."""
+    state_dir: Path = Path("/var/lib/temper/sandbox")
+    """Directory of this service alone: bundles, records for cleaning up after a kill. Not shared by two services."""
+    slots: int = Field(default=64, ge=1, le=4096)
+    """Most sandboxes at once."""
+    warm: int = Field(default=4, ge=0)
+    """Fresh sandboxes kept ready; each is used once."""
+    first_uid: int = Field(default=210_000, ge=1000)
+    """Uid of slot 0; slot n runs as first_uid + n (as root only)."""
+    readonly_paths: list[str] = []
+    """Host directories shown inside every sandbox at their own path, read-only."""
+    admission_wait_s: float = Field(default=10.0, ge=0)
+    """Seconds a new session waits for a free slot before it is refused."""
+    lease_s: float = Field(default=300.0, gt=0)
+    """Seconds an unused session lives where the caller names no lease."""
+    reap_every_s: float = Field(default=1.0, gt=0)
+    """Seconds between two looks for overdue leases."""
+    env_workers: int = Field(default=8, ge=1)
+    """Most environment worker processes."""
+    env_memory_bytes: int = Field(default=4 << 30, ge=256 << 20)
+    """Address space of an environment worker."""
+    limits: LimitsConfig = LimitsConfig()
+    """Default limits."""

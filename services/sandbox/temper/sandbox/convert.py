@@ -1,0 +1,69 @@
+"""Between the contract's messages and the backends' types. Pure."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from temper.api.sandbox.v1 import sandbox_pb2
+from temper.sandbox.engine.base import Capabilities, CommandResult, Limits, Outcome
+
+_OUTCOMES: Final = {
+    Outcome.OK: sandbox_pb2.OUTCOME_OK,
+    Outcome.TIMED_OUT: sandbox_pb2.OUTCOME_TIMED_OUT,
+    Outcome.CPU_EXCEEDED: sandbox_pb2.OUTCOME_CPU_EXCEEDED,
+    Outcome.OOM_KILLED: sandbox_pb2.OUTCOME_OOM_KILLED,
+    Outcome.PIDS_EXCEEDED: sandbox_pb2.OUTCOME_PIDS_EXCEEDED,
+    Outcome.DISK_FULL: sandbox_pb2.OUTCOME_DISK_FULL,
+    Outcome.OUTPUT_TRUNCATED: sandbox_pb2.OUTCOME_OK,  # the contract says it with `output_truncated`
+    Outcome.SANDBOX_DIED: sandbox_pb2.OUTCOME_SANDBOX_DIED,
+}
+_NAMES: Final = {"cpus": "cpu_milli"}  # the contract counts cores in thousandths
+MAX_OUTPUT: Final = 262_144
+"""Bytes of one stream in a reply: two of them and the observation fit a message of the bus."""
+
+
+def merge_limits(default: Limits, asked: sandbox_pb2.Limits) -> Limits:
+    """`default` with the numbers that are set in `asked`."""
+    fields: dict[str, Any] = {}
+    for name in ("memory_bytes", "pids", "disk_bytes", "output_bytes"):
+        value = getattr(asked, name)
+        if value:
+            fields[name] = min(value, MAX_OUTPUT) if name == "output_bytes" else value
+    if asked.cpu_milli:
+        fields["cpus"] = asked.cpu_milli / 1000
+    if asked.wall_s > 0:
+        fields["wall_s"] = asked.wall_s
+    if asked.cpu_s > 0:
+        fields["cpu_s"] = asked.cpu_s
+    limits = replace(default, **fields)
+    # A full disk shall say ENOSPC before its pages run the sandbox out of memory.
+    return replace(limits, disk_bytes=min(limits.disk_bytes, limits.memory_bytes // 4))
+
+
+def result_message(result: CommandResult, cgroup_mode: str) -> sandbox_pb2.CommandResult:
+    """A result with its evidence."""
+    return sandbox_pb2.CommandResult(
+        outcome=_OUTCOMES[result.outcome],
+        exit_code=result.exit_code,
+        signal=result.signal,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        output_truncated=result.truncated,
+        wall_s=result.evidence.wall_s,
+        cpu_s=result.evidence.cpu_s,
+        peak_memory_bytes=result.evidence.peak_memory_bytes,
+        cgroup_mode=cgroup_mode,
+    )
+
+
+def capabilities_message(host: str, slots: int, has: Capabilities) -> sandbox_pb2.GetCapabilitiesResponse:
+    """What this host offers."""
+    return sandbox_pb2.GetCapabilitiesResponse(
+        host=host,
+        backend=has.backend,
+        isolation=has.isolation.name.lower(),
+        enforced=sorted(_NAMES.get(name, name) for name in has.enforced),
+        advisory=sorted(_NAMES.get(name, name) for name in has.advisory),
+        network_modes=has.network_modes,
+        slots=slots,
+        cgroup_mode=has.cgroup_mode,
+    )

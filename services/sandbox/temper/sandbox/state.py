@@ -1,0 +1,223 @@
+r"""Sessions of one host as a state machine: pure, synchronous, no clock of its own.
+
+    (absent) --begin--> CREATING --created--> LIVE --end--> (tombstone) --forget--> (absent)
+                  \--failed--> (absent)        |
+                                               \--lease over, nothing running--> end(reaped)
+
+The machine decides; whoever asks does the I/O and reports back. Intent comes first: a session exists from `begin` on,
+so a sandbox that surfaces late, after its session has ended, is known to be unwanted (`created` says no).
+A command id is run once: its result is kept and given again. A finished session leaves a tombstone with its final
+reply, so that a repeated Finish is answered and a late Step is refused as stale.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale
+
+R = TypeVar("R")
+"""What is remembered of a command: the host stores its reply."""
+
+
+class Phase(StrEnum):
+    """Where a session is."""
+
+    CREATING = "creating"
+    LIVE = "live"
+
+
+class End(StrEnum):
+    """How a session ended."""
+
+    FINISHED = "finished"
+    RELEASED = "released"
+    REAPED = "reaped"
+    DRAINED = "drained"
+    FAILED = "failed"
+
+
+class Verdict(StrEnum):
+    """What the asker has to do."""
+
+    CREATE = "create"
+    JOIN = "join"
+    USE = "use"
+    RUN = "run"
+    CACHED = "cached"
+
+
+@dataclass(slots=True)
+class Session(Generic[R]):
+    """One session. Mutable, and only ever changed by `Sessions`."""
+
+    name: str
+    """Chosen by the caller."""
+    epoch: int
+    """Grows with every session of this host; an older one is stale."""
+    lease_s: float
+    """Seconds that the lease is extended by with every use."""
+    expires_at: float
+    """Monotonic seconds; over it may be reaped, unless a command runs."""
+    acquired_at: float
+    """Monotonic seconds."""
+    phase: Phase = Phase.CREATING
+    """Where it is."""
+    running: set[str] = field(default_factory=set[str])
+    """Ids of commands that have begun and not ended."""
+    results: "OrderedDict[str, R]" = field(default_factory=lambda: OrderedDict())  # noqa: PLW0108 - typed by the field
+    """Replies of the last commands, by id."""
+    commands: int = 0
+    """Commands begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[R]):
+    """An answer of the machine. Example: `Decision(Verdict.CACHED, 4, result)`."""
+
+    verdict: Verdict
+    """What to do."""
+    epoch: int
+    """Epoch of the session concerned."""
+    result: R | None = None
+    """With CACHED."""
+
+
+class Sessions(Generic[R]):
+    """All sessions of one host. Times are monotonic seconds given by the caller; no method waits or does I/O."""
+
+    def __init__(self, *, capacity: int, tombstones: int = 4096, kept_results: int = 64) -> None:
+        self._capacity = capacity
+        self._kept_tombstones = tombstones
+        self._kept_results = kept_results
+        self._live: dict[str, Session[R]] = {}
+        self._ended: OrderedDict[str, tuple[int, End, R | None]] = OrderedDict()
+        self._epoch = 0
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[Session[R]]:
+        return iter(list(self._live.values()))
+
+    def find(self, name: str) -> Session[R] | None:
+        """The session, creating or live."""
+        return self._live.get(name)
+
+    def begin(self, name: str, *, now: float, lease_s: float) -> Decision[R]:
+        """Ask for a session by name: CREATE it, JOIN a creation under way, or USE the live one.
+
+        Raises Stale for one that has ended, Exhausted when the host is full or draining, Rejected for a bad lease.
+        """
+        if not lease_s > 0:
+            raise Rejected(f"must be positive, got {lease_s}", field="lease_s")
+        known = self._live.get(name)
+        if known is not None:
+            known.expires_at = max(known.expires_at, now + known.lease_s)
+            return Decision(Verdict.USE if known.phase is Phase.LIVE else Verdict.JOIN, known.epoch)
+        if name in self._ended:
+            _, end, _ = self._ended[name]
+            raise Stale(
+                f"session {name!r} has ended ({end})", field="session_id", hint="start another session"
+            )
+        if self._draining:
+            raise Exhausted("this host is draining", hint="another host takes new sessions")
+        if len(self._live) >= self._capacity:
+            raise Exhausted(f"all {self._capacity} sandboxes are taken", hint="retry when one is released")
+        self._epoch += 1
+        self._live[name] = Session(name, self._epoch, lease_s, now + lease_s, now)
+        return Decision(Verdict.CREATE, self._epoch)
+
+    def created(self, name: str, epoch: int) -> bool:
+        """The sandbox is there. False if its session has ended meanwhile: destroy it."""
+        session = self._live.get(name)
+        if session is None or session.epoch != epoch:
+            return False
+        session.phase = Phase.LIVE
+        return True
+
+    def failed(self, name: str, epoch: int) -> None:
+        """The sandbox could not be made: as if never asked, so a retry may succeed."""
+        session = self._live.get(name)
+        if session is not None and session.epoch == epoch:
+            del self._live[name]
+
+    def start(self, name: str, command: str, *, now: float) -> Decision[R]:
+        """Begin a command in a live session: RUN it, or give its CACHED result.
+
+        Raises Stale when the session is gone, Conflict while the same command is running.
+        """
+        session = self._require(name)
+        session.expires_at = max(session.expires_at, now + session.lease_s)
+        if command in session.results:
+            return Decision(Verdict.CACHED, session.epoch, session.results[command])
+        if command in session.running:
+            raise Conflict(f"command {command!r} is running", field="command_id", hint="wait for its reply")
+        session.running.add(command)
+        session.commands += 1
+        return Decision(Verdict.RUN, session.epoch)
+
+    def complete(self, name: str, epoch: int, command: str, result: R | None, *, now: float) -> None:
+        """A command has ended. Without a result (the host failed it), the same id may run again."""
+        session = self._live.get(name)
+        if session is None or session.epoch != epoch:
+            return
+        session.running.discard(command)
+        session.expires_at = max(session.expires_at, now + session.lease_s)
+        if result is not None:
+            session.results[command] = result
+            while len(session.results) > self._kept_results:
+                session.results.popitem(last=False)
+
+    def renew(self, name: str, epoch: int, *, now: float, lease_s: float) -> None:
+        """Set the lease. Raises Stale for an ended session or an older epoch, Rejected for a bad lease."""
+        if not lease_s > 0:
+            raise Rejected(f"must be positive, got {lease_s}", field="lease_s")
+        session = self._require(name)
+        if session.epoch != epoch:
+            raise Stale(
+                f"epoch {epoch} of session {name!r} is over", field="epoch", hint=f"now {session.epoch}"
+            )
+        session.expires_at = now + lease_s
+
+    def end(self, name: str, how: End, result: R | None = None) -> Session[R] | None:
+        """End a session; a tombstone with `result` stays. Returns what it was, None if it was not there."""
+        session = self._live.pop(name, None)
+        if session is not None or result is not None:
+            epoch = session.epoch if session is not None else 0
+            self._ended[name] = (epoch, how, result)
+            self._ended.move_to_end(name)
+            while len(self._ended) > self._kept_tombstones:
+                self._ended.popitem(last=False)
+        return session
+
+    def farewell(self, name: str) -> R | None:
+        """The final reply of an ended session, if there was one and it is remembered."""
+        return self._ended[name][2] if name in self._ended else None
+
+    def overdue(self, now: float) -> list[str]:
+        """Live sessions whose lease is over and that run nothing; the asker ends them as REAPED."""
+        return [
+            session.name
+            for session in self._live.values()
+            if session.phase is Phase.LIVE and session.expires_at <= now and not session.running
+        ]
+
+    @property
+    def draining(self) -> bool:
+        """Whether new sessions are refused for good."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Take no new session."""
+        self._draining = True
+
+    def _require(self, name: str) -> Session[R]:
+        session = self._live.get(name)
+        if session is None or session.phase is not Phase.LIVE:
+            how = f"has ended ({self._ended[name][1]})" if name in self._ended else "is not here"
+            raise Stale(f"session {name!r} {how}", field="session_id", hint="start another session")
+        return session
