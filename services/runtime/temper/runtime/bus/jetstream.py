@@ -27,7 +27,13 @@ BUDGET_S = 15.0  # all tries: longer than a restart of the server takes
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 # Error numbers of the server (server/errors.json); the text beside them is not stable, the numbers are.
-_MISSING = {10014, 10037, 10059}  # consumer, message, stream not found
+_MISSING = {
+    10014,
+    10037,
+    10043,
+    10057,
+    10059,
+}  # consumer, message, message (sequence, deletion), stream not found
 _CHANGED = {10071, 10164}  # wrong last sequence
 _FULL = {10023, 10047, 10077}  # resources, storage, stream limit (discard new)
 _TOO_LARGE = {10054}

@@ -25,6 +25,7 @@ from temper.runtime.bus.link import RawMessage
 from temper.runtime.bus.streams import StreamBus
 from temper.runtime.clock import Clock, SystemClock
 from temper.runtime.errors import Rejected, TemperError, Unavailable
+from temper.runtime.topology import Topology
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -287,9 +288,10 @@ class NatsBus(StreamBus):
         name: str = "temper",
         credentials: Credentials | None = None,
         clock: Clock | None = None,
+        topology: Topology | None = None,
     ) -> None:
         link = NatsLink(url, name, credentials or Credentials())
-        super().__init__(link, source=name, clock=clock or SystemClock())
+        super().__init__(link, source=name, clock=clock or SystemClock(), topology=topology)
         self._nats = link
 
     async def connect(self) -> None:

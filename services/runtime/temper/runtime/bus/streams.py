@@ -39,12 +39,12 @@ class _Source(Protocol):
 class StreamBus:
     """Everything of `Bus` but connecting; `NatsBus` adds that."""
 
-    def __init__(self, link: Link, *, source: str, clock: Clock) -> None:
+    def __init__(self, link: Link, *, source: str, clock: Clock, topology: Topology | None = None) -> None:
         self._link, self._clock = link, clock
         self.source = source
         self.js = JetStream(link)
         self._letters = DeadLetters(self.js)
-        self._topology = load()
+        self._topology = topology or load()
         self._sources: set[_Source] = set()
         self._endpoints: set[Endpoint[Message]] = set()
         self._numbers = itertools.count(1)
