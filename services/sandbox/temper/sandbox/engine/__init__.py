@@ -5,7 +5,8 @@
     fake        deterministic twin, in memory
     namespaces  the default on Linux: kernel namespaces, cgroups, a filter
     process     rlimits and a private directory; isolation "weak"
-    launcher, launched, cgroups, output, files   what the two real backends share on the host's side
+    slots, launcher, launched, link, channel, watch, output, files, cgroups, groups, records
+                what the two real backends share on the host's side
     guest       what runs inside
 
 `namespaces` and `process` know the shared parts; those know `base`, `verdict` and `guest`; nothing here knows the

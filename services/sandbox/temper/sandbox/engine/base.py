@@ -96,7 +96,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The end of one command. Example: `CommandResult(Outcome.OK, stdout=b"2\\n", exit_code=0)`."""
+    """The end of one command. Example: `CommandResult(Outcome.OK, stdout=b"2\n", exit_code=0)`."""
 
     outcome: Outcome
     """Typed end."""
@@ -137,7 +137,7 @@ class Capabilities:
     programs: bool = True
     """Whether it runs real programs (the fake one does not)."""
     cgroup_mode: str = "none"
-    """Kind of control groups: "v2", "v1" or "none"."""
+    """Kind of control groups: v2, v1 or none."""
     notes: tuple[str, ...] = ()
     """What a doctor should tell: why a limit is only advisory, what is missing."""
 

@@ -13,123 +13,24 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine.base import Command, CommandResult, Limits, Outcome
+from temper.sandbox.engine.channel import INTERPRETER, Interpreter
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import wire
-from temper.sandbox.engine.launcher import Newborn, exited
+from temper.sandbox.engine.launcher import Newborn
+from temper.sandbox.engine.link import Link
 from temper.sandbox.engine.output import PipeReader
-from temper.sandbox.engine.verdict import Counters, Ending, judge, measure
+from temper.sandbox.engine.verdict import Ending, judge
+from temper.sandbox.engine.watch import Meter, ReportedMeter, Watch
 
 _READY_S: Final = 20.0
 _KILL_S: Final = 10.0
-_CPU_POLL_S: Final = 0.05
-_INTERPRETER: Final = 0
 _END_OF_TEXT: Final = "the interpreter was killed"
-
-
-class Meter(Protocol):
-    """Where a sandbox's counters come from: a control group, or what its init reports."""
-
-    def counters(self) -> Counters: ...
-
-    def reset_peak(self) -> None: ...
-
-
-class ReportedMeter:
-    """Counters from init's own reports, for a host without control groups: late, and blind to running children."""
-
-    def __init__(self) -> None:
-        self._now = Counters()
-
-    def report(self, event: Mapping[str, Any]) -> None:
-        """Take the figures of an `exited` event."""
-        peak = max(self._now.peak_memory_bytes, int(event["peak_bytes"]))
-        self._now = Counters(cpu_s=float(event["total_cpu_s"]), peak_memory_bytes=peak)
-
-    def counters(self) -> Counters:
-        """As last reported."""
-        return self._now
-
-    def reset_peak(self) -> None:
-        """Start a new high-water mark."""
-        self._now = replace(self._now, peak_memory_bytes=0)
-
-
-class Link:
-    """The connection to a sandbox's init and the news of its death."""
-
-    def __init__(self, newborn: Newborn, meter: ReportedMeter) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._control = newborn.control
-        self._pidfd = newborn.pidfd
-        self._meter = meter
-        self._waiting: dict[object, asyncio.Future[wire.Message]] = {}
-        self.died: asyncio.Future[None] = self._loop.create_future()
-        """Done once every process of the sandbox is gone."""
-        self.directories: list[int] = []
-        """Descriptors of the shared directories, sent with "ready"."""
-        self._loop.add_reader(self._control, self._on_event)
-        self._loop.add_reader(self._pidfd, self._on_death)
-
-    def send(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Tell init something; silently nothing if it is gone, since `died` says so."""
-        with contextlib.suppress(OSError):
-            wire.send(self._control, message, descriptors)
-
-    def expect(self, key: object) -> asyncio.Future[wire.Message]:
-        """The next event under this key: "ready", "killed", or the number of a command."""
-        return self._waiting.setdefault(key, self._loop.create_future())
-
-    def forget(self, key: object) -> None:
-        """No longer wait for it."""
-        self._waiting.pop(key, None)
-
-    def _on_event(self) -> None:
-        try:
-            received = wire.receive(self._control)
-        except (OSError, ValueError):
-            received = None
-        if received is None:
-            self._loop.remove_reader(self._control)
-            self.kill()
-            return
-        message, descriptors = received
-        if message["event"] == "ready":
-            self.directories = descriptors
-        elif message["event"] == "exited":
-            self._meter.report(message)
-        if message["event"] != "started":
-            key = message.get("id", "ready" if message["event"] == "failed" else message["event"])
-            waiting = self._waiting.pop(key, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(message)
-
-    def _on_death(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        if not self.died.done():
-            self.died.set_result(None)
-
-    def kill(self) -> None:
-        """Kill init, and with it everything in its namespace."""
-        if not self.died.done() and self._pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Free the descriptors. Only after death."""
-        for source in (self._control, self._pidfd):
-            self._loop.remove_reader(source)
-        self._control.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
 
 
 class LaunchedSandbox:
@@ -184,7 +85,7 @@ class LaunchedSandbox:
     async def _execute(self, command: Command, limits: Limits) -> CommandResult:
         self._numbers += 1
         number = self._numbers
-        watch = Watch(self._link, self._meter, limits)
+        watch = Watch(self._link.died, self._meter, limits)
         with contextlib.ExitStack() as cleanup:
             streams = [self._pipe(cleanup, limits, watch) for _ in range(2)]
             stdin = _input(cleanup, command.stdin)
@@ -211,7 +112,7 @@ class LaunchedSandbox:
         result = replace(result, stdout=output[0], stderr=output[1], interpreter_lost=lost)
         return _with_status(result, ended.result() if ended.done() else None)
 
-    def _pipe(self, cleanup: contextlib.ExitStack, limits: Limits, watch: "Watch") -> tuple[PipeReader, int]:
+    def _pipe(self, cleanup: contextlib.ExitStack, limits: Limits, watch: Watch) -> tuple[PipeReader, int]:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         reader = PipeReader(read_end, limits.output_bytes, watch.flood)
         cleanup.callback(reader.close)
@@ -223,7 +124,7 @@ class LaunchedSandbox:
             return await self._python(code, limits) if self.alive else _dead()
 
     async def _python(self, code: str, limits: Limits) -> CommandResult:
-        watch = Watch(self._link, self._meter, limits)
+        watch = Watch(self._link.died, self._meter, limits)
         interpreter = self._interpreter or Interpreter(self._link, limits)
         self._interpreter = interpreter
         interpreter.output.restart(limits.output_bytes, watch.flood)
@@ -231,7 +132,7 @@ class LaunchedSandbox:
         ending = await watch.wait(answered)
         lost = ending is not Ending.FINISHED or answered.result() is None
         if ending is not Ending.FINISHED:
-            await self._enforce(ending, _INTERPRETER, self._link.expect(_INTERPRETER), limits)
+            await self._enforce(ending, INTERPRETER, self._link.expect(INTERPRETER), limits)
         interpreter.output.drain()
         buffer = interpreter.output.buffer
         result = self._judge(watch, ending, truncated=buffer.truncated)
@@ -263,7 +164,7 @@ class LaunchedSandbox:
             self._link.forget("killed")
             self._link.kill()
 
-    def _judge(self, watch: "Watch", ending: Ending, *, truncated: bool) -> CommandResult:
+    def _judge(self, watch: Watch, ending: Ending, *, truncated: bool) -> CommandResult:
         evidence = watch.evidence()
         full = self._files is not None and self._files.full
         outcome = judge(ending, evidence, disk_full=full, truncated=truncated)
@@ -274,7 +175,7 @@ class LaunchedSandbox:
             return False
         self._interpreter.close()
         self._interpreter = None
-        self._link.forget(_INTERPRETER)
+        self._link.forget(INTERPRETER)
         return True
 
     async def put_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
@@ -320,122 +221,6 @@ class LaunchedSandbox:
         self._link.close()
 
 
-class Interpreter:
-    """The host's end of the persistent Python: its channel and its one output pipe."""
-
-    def __init__(self, link: Link, limits: Limits) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        self.output = PipeReader(read_end, limits.output_bytes, lambda: None)
-        """Its standard output and error, in the order they were written."""
-        self._decoder = wire.Decoder()
-        self._answer: asyncio.Future[str | None] = self._loop.create_future()
-        self._number = 0
-        self._sending: asyncio.Task[None] | None = None
-        with theirs:
-            link.send({"op": "interpreter", "id": _INTERPRETER}, (theirs.fileno(), write_end))
-        os.close(write_end)
-        self._loop.add_reader(self._channel, self._on_readable)
-
-    def ask(self, code: str) -> "asyncio.Future[str | None]":
-        """Send code. The future gives the error text, "" for none, or None if the interpreter went away."""
-        self._number += 1
-        self._answer = self._loop.create_future()
-        frame = wire.encode({"id": self._number, "code": code})
-        try:
-            sent = self._channel.send(frame)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._resolve(None)
-            return self._answer
-        if sent < len(frame):
-            self._sending = self._loop.create_task(self._send(frame[sent:]))
-        return self._answer
-
-    async def _send(self, rest: bytes) -> None:
-        try:
-            await self._loop.sock_sendall(self._channel, rest)
-        except OSError:
-            self._resolve(None)
-
-    def _on_readable(self) -> None:
-        """Untrusted: anything but a well-formed answer to the present question ends the conversation."""
-        try:
-            data = self._channel.recv(1 << 16)
-            messages = self._decoder.feed(data) if data else None
-        except BlockingIOError:
-            return
-        except (OSError, ValueError):
-            messages = None
-        if messages is None:
-            self._loop.remove_reader(self._channel)
-            self._resolve(None)
-            return
-        for message in messages:
-            error = message.get("error")
-            if message.get("id") == self._number and (error is None or isinstance(error, str)):
-                self._resolve((error or "")[:4096])
-
-    def _resolve(self, answer: str | None) -> None:
-        if not self._answer.done():
-            self._answer.set_result(answer)
-
-    def close(self) -> None:
-        """Hang up; the interpreter ends at the end of its input."""
-        self._loop.remove_reader(self._channel)
-        if self._sending is not None:
-            self._sending.cancel()
-        self._resolve(None)
-        self._channel.close()
-        self.output.close()
-
-
-class Watch:
-    """Waits for the end of one command, whichever comes first, and measures it."""
-
-    def __init__(self, link: Link, meter: Meter, limits: Limits) -> None:
-        self._link = link
-        self._meter = meter
-        self._limits = limits
-        meter.reset_peak()
-        self._before = meter.counters()
-        self._flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._started = time.monotonic()
-
-    def flood(self) -> None:
-        """The output will not end."""
-        if not self._flood.done():
-            self._flood.set_result(None)
-
-    async def wait(self, ended: "asyncio.Future[Any]") -> Ending:
-        """Why the wait is over."""
-        until = self._started + self._limits.wall_s
-        step = self._limits.wall_s if self._limits.cpu_s is None else _CPU_POLL_S
-        awaited = {ended, self._flood, self._link.died}
-        while (remaining := until - time.monotonic()) > 0:
-            await asyncio.wait(awaited, timeout=min(step, remaining), return_when=asyncio.FIRST_COMPLETED)
-            if ended.done() and not (self._link.died.done() and ended.result() is None):
-                return Ending.FINISHED
-            if self._link.died.done():
-                return Ending.DIED
-            if self._flood.done():
-                return Ending.OUTPUT
-            if self._over_cpu():
-                return Ending.CPU
-        return Ending.WALL
-
-    def _over_cpu(self) -> bool:
-        limit = self._limits.cpu_s
-        return limit is not None and self._meter.counters().cpu_s - self._before.cpu_s >= limit
-
-    def evidence(self) -> Any:
-        """What was measured since the start."""
-        return measure(self._before, self._meter.counters(), time.monotonic() - self._started)
-
-
 def _input(cleanup: contextlib.ExitStack, content: bytes) -> int:
     """A descriptor to read `content` from: a sealed-off memory file, so a command that never reads blocks nobody."""
     if not content:
@@ -459,6 +244,3 @@ def _with_status(result: CommandResult, event: wire.Message | None) -> CommandRe
 
 def _dead() -> CommandResult:
     return CommandResult(Outcome.SANDBOX_DIED, error="the sandbox had already died")
-
-
-__all__ = ["LaunchedSandbox", "Meter", "ReportedMeter", "exited"]

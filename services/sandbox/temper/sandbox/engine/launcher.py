@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -204,10 +203,3 @@ class Launcher:
                 self._process.send_signal(signal.SIGKILL)
                 self._process.wait()
             self._process = None
-
-
-def exited(pidfd: int) -> bool:
-    """Whether the process of a pidfd is gone."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))

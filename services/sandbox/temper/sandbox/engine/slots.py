@@ -8,7 +8,7 @@ from typing import Any
 
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 from temper.sandbox.engine.base import Capabilities, Limits
-from temper.sandbox.engine.cgroups import Group
+from temper.sandbox.engine.groups import Group
 from temper.sandbox.engine.launched import LaunchedSandbox
 from temper.sandbox.engine.launcher import Launcher, Newborn, base_python, guest_environment
 

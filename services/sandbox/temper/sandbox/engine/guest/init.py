@@ -1,4 +1,4 @@
-# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
+# ruff: noqa: PTH123, PTH208 - pathlib would lie in every sandbox's memory for nothing
 """Process 1 of a sandbox: closes the doors behind itself, then runs what the host asks for and reaps orphans.
 
 Order of entering, each step needing what the next one takes away: cgroup, namespaces, mounts, rlimits, uid,

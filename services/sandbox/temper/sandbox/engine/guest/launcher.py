@@ -1,4 +1,4 @@
-# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
+# ruff: noqa: PTH123 - pathlib would lie in every sandbox's memory for nothing
 """The pre-forked launcher: one process per host that has Python loaded and forks sandboxes out of itself.
 
 It starts by exec with an empty environment, so nothing of the service is in its memory. It becomes process 1 of its

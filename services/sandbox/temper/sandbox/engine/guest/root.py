@@ -1,4 +1,4 @@
-# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
+# ruff: noqa: PTH101, PTH102, PTH103, PTH113, PTH114, PTH115, PTH123, PTH211 - pathlib would lie in every sandbox's memory for nothing
 """The root that every sandbox of this host sees: built once, read-only, holding nothing of the host but programs.
 
 The launcher makes it in its own mount namespace and lets go of the host's tree, so a sandbox copies eight mounts

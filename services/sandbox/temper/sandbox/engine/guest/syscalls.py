@@ -1,4 +1,4 @@
-# ruff: noqa: PTH - pathlib would be in every sandbox's memory for nothing
+# ruff: noqa: PTH123 - pathlib would lie in every sandbox's memory for nothing
 """Kernel calls that Python does not offer, through ctypes. Every failure is an OSError that names its call."""
 
 import ctypes
@@ -92,7 +92,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str | None = None) -> None:
-    """Attach a file system. Source: mount(2)."""
+    """Attach a file system at `target`."""
     result = _libc.mount(
         source.encode(),
         target.encode(),
@@ -109,7 +109,7 @@ def detach(target: str) -> None:
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """Make `new_root` the root. Source: pivot_root(2)."""
+    """Make `new_root` the root and hang the old one on `put_old`."""
     _check(_libc.syscall(_number("pivot_root"), new_root.encode(), put_old.encode()), "pivot_root")
 
 

@@ -1,0 +1,87 @@
+"""The host's end of a sandbox's persistent Python: code goes in, an untrusted "ended" comes back."""
+
+import asyncio
+import os
+import socket
+from typing import Final
+
+from temper.sandbox.engine.base import Limits
+from temper.sandbox.engine.guest import wire
+from temper.sandbox.engine.link import Link
+from temper.sandbox.engine.output import PipeReader
+
+INTERPRETER: Final = 0
+"""Number under which init reports the interpreter's end; commands count from 1."""
+
+
+class Interpreter:
+    """The host's end of the persistent Python: its channel and its one output pipe."""
+
+    def __init__(self, link: Link, limits: Limits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        self.output = PipeReader(read_end, limits.output_bytes, lambda: None)
+        """Its standard output and error, in the order they were written."""
+        self._decoder = wire.Decoder()
+        self._answer: asyncio.Future[str | None] = self._loop.create_future()
+        self._number = 0
+        self._sending: asyncio.Task[None] | None = None
+        with theirs:
+            link.send({"op": "interpreter", "id": INTERPRETER}, (theirs.fileno(), write_end))
+        os.close(write_end)
+        self._loop.add_reader(self._channel, self._on_readable)
+
+    def ask(self, code: str) -> "asyncio.Future[str | None]":
+        """Send code. The future gives the error text, "" for none, or None if the interpreter went away."""
+        self._number += 1
+        self._answer = self._loop.create_future()
+        frame = wire.encode({"id": self._number, "code": code})
+        try:
+            sent = self._channel.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._resolve(None)
+            return self._answer
+        if sent < len(frame):
+            self._sending = self._loop.create_task(self._send(frame[sent:]))
+        return self._answer
+
+    async def _send(self, rest: bytes) -> None:
+        try:
+            await self._loop.sock_sendall(self._channel, rest)
+        except OSError:
+            self._resolve(None)
+
+    def _on_readable(self) -> None:
+        """Untrusted: anything but a well-formed answer to the present question ends the conversation."""
+        try:
+            data = self._channel.recv(1 << 16)
+            messages = self._decoder.feed(data) if data else None
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            messages = None
+        if messages is None:
+            self._loop.remove_reader(self._channel)
+            self._resolve(None)
+            return
+        for message in messages:
+            error = message.get("error")
+            if message.get("id") == self._number and (error is None or isinstance(error, str)):
+                self._resolve((error or "")[:4096])
+
+    def _resolve(self, answer: str | None) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
+
+    def close(self) -> None:
+        """Hang up; the interpreter ends at the end of its input."""
+        self._loop.remove_reader(self._channel)
+        if self._sending is not None:
+            self._sending.cancel()
+        self._resolve(None)
+        self._channel.close()
+        self.output.close()

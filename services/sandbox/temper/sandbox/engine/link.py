@@ -1,0 +1,80 @@
+"""The connection to one sandbox's init: requests out, events in, and the news of its death."""
+
+import asyncio
+import contextlib
+import os
+import signal
+
+from temper.sandbox.engine.guest import wire
+from temper.sandbox.engine.launcher import Newborn
+from temper.sandbox.engine.watch import ReportedMeter
+
+
+class Link:
+    """The connection to a sandbox's init and the news of its death."""
+
+    def __init__(self, newborn: Newborn, meter: ReportedMeter) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._control = newborn.control
+        self._pidfd = newborn.pidfd
+        self._meter = meter
+        self._waiting: dict[object, asyncio.Future[wire.Message]] = {}
+        self.died: asyncio.Future[None] = self._loop.create_future()
+        """Done once every process of the sandbox is gone."""
+        self.directories: list[int] = []
+        """Descriptors of the shared directories, sent with "ready"."""
+        self._loop.add_reader(self._control, self._on_event)
+        self._loop.add_reader(self._pidfd, self._on_death)
+
+    def send(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Tell init something; silently nothing if it is gone, since `died` says so."""
+        with contextlib.suppress(OSError):
+            wire.send(self._control, message, descriptors)
+
+    def expect(self, key: object) -> asyncio.Future[wire.Message]:
+        """The next event under this key: "ready", "killed", or the number of a command."""
+        return self._waiting.setdefault(key, self._loop.create_future())
+
+    def forget(self, key: object) -> None:
+        """No longer wait for it."""
+        self._waiting.pop(key, None)
+
+    def _on_event(self) -> None:
+        try:
+            received = wire.receive(self._control)
+        except (OSError, ValueError):
+            received = None
+        if received is None:
+            self._loop.remove_reader(self._control)
+            self.kill()
+            return
+        message, descriptors = received
+        if message["event"] == "ready":
+            self.directories = descriptors
+        elif message["event"] == "exited":
+            self._meter.report(message)
+        if message["event"] != "started":
+            key = message.get("id", "ready" if message["event"] == "failed" else message["event"])
+            waiting = self._waiting.pop(key, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message)
+
+    def _on_death(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        if not self.died.done():
+            self.died.set_result(None)
+
+    def kill(self) -> None:
+        """Kill init, and with it everything in its namespace."""
+        if not self.died.done() and self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Free the descriptors. Only after death."""
+        for source in (self._control, self._pidfd):
+            self._loop.remove_reader(source)
+        self._control.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
