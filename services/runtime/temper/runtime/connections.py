@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 
@@ -13,6 +14,7 @@ from temper.runtime.log.base import EventLog
 from temper.runtime.telemetry import get_logger, redact_text
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 2.0
+_FIRST_WORD_S, _NEXT_WORD_S = 0.3, 5.0
 
 
 def open_bus(config: BusConfig, *, source: str) -> Bus:
@@ -41,7 +43,7 @@ def open_log(config: LogConfig, bus: Bus) -> EventLog:
 
         if not isinstance(bus, NatsBus):
             raise Rejected("nats: needs a NATS bus", field="log.url")
-        return JetStreamLog(bus.js, source=bus.source)
+        return JetStreamLog(bus)
     if config.url.startswith("kafka://"):
         if find_spec("kafka") is None:
             raise Rejected(
@@ -57,19 +59,34 @@ async def patiently(
     connect: Callable[[], Awaitable[None]], what: str, url: str, patience_s: float, clock: Clock
 ) -> None:
     """Call `connect` until it works, saying what is waited for; Unavailable after `patience_s` seconds."""
-    give_up = clock.monotonic() + patience_s
-    wait_s = _FIRST_WAIT_S
     shown = redact_text(url)
+    telling = asyncio.create_task(_tell(what, shown, clock))
+    try:
+        async with clock.timeout(patience_s):
+            await _repeat(connect, clock)
+    except TimeoutError:
+        raise Unavailable(
+            f"{what} at {shown} did not answer within {patience_s:g} s",
+            hint="start it, or correct its url in the configuration",
+        ) from None
+    finally:
+        telling.cancel()
+
+
+async def _repeat(connect: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    wait_s = _FIRST_WAIT_S
     while True:
         try:
             return await connect()
         except Unavailable as error:
-            left = give_up - clock.monotonic()
-            if left <= 0:
-                raise Unavailable(
-                    f"{what} at {shown} did not answer within {patience_s:g} s: {error.message}",
-                    hint="start it, or correct its url in the configuration",
-                ) from None
-            get_logger().warning("service.waiting", what=what, url=shown, seconds_left=round(left, 1))
-            await clock.sleep(min(wait_s, left))
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+            get_logger().debug("service.attempt_failed", error=str(error))
+        await clock.sleep(wait_s)
+        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+async def _tell(what: str, url: str, clock: Clock) -> None:
+    """Say what is waited for: soon, because a person may be watching, then now and then."""
+    await clock.sleep(_FIRST_WORD_S)
+    while True:
+        get_logger().warning("service.waiting", what=what, url=url)
+        await clock.sleep(_NEXT_WORD_S)

@@ -29,15 +29,14 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import uvloop
 from prometheus_client import CollectorRegistry
-from temper.runtime.supervisor import Supervisor
 
 from temper.runtime import topology
 from temper.runtime.blobs import BlobStore
@@ -49,6 +48,7 @@ from temper.runtime.errors import Rejected, TemperError
 from temper.runtime.log.base import EventLog
 from temper.runtime.presence import Presence
 from temper.runtime.rpc import GrpcServer
+from temper.runtime.supervisor import GaveUp, Supervisor
 from temper.runtime.telemetry import (
     flush_tracing,
     get_logger,
@@ -59,6 +59,7 @@ from temper.runtime.telemetry import (
 )
 
 C = TypeVar("C", bound=ServiceConfig)
+T = TypeVar("T")
 Drain = Callable[[], Awaitable[None]]
 
 OK, BAD_CONFIG, NOT_AVAILABLE, FAILED = 0, 2, 3, 4
@@ -127,17 +128,23 @@ def run_service(name: str, config_type: type[C], build: Build[C], argv: Sequence
 
 async def _life(name: str, instance: str, config: C, build: Build[C], *, exit_with_parent: bool) -> int:
     log = get_logger()
+    stopping = asyncio.Event()
+    _on_signals(stopping)
     try:
         setup_tracing(name)
         async with AsyncExitStack() as stack:
-            context = await connect(name, instance, config, stack)
-            _on_signals(context)
+            context = await _unless(stopping, connect(name, instance, config, stack, stopping))
+            if context is None:
+                return OK
             if exit_with_parent:
                 context.supervisor.start("parent", lambda: _watch_parent(context))
             await serve(context, build)
     except Rejected as error:
         log.error("service.rejected", error=str(error))
         return BAD_CONFIG
+    except GaveUp as error:
+        log.error("service.gave_up", error=str(error), exc_info=error.__cause__)
+        return FAILED
     except TemperError as error:
         log.error("service.unavailable", error=str(error))
         return NOT_AVAILABLE
@@ -146,7 +153,22 @@ async def _life(name: str, instance: str, config: C, build: Build[C], *, exit_wi
     return OK
 
 
-async def connect(name: str, instance: str, config: C, stack: AsyncExitStack) -> Context[C]:
+async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`; None, with `work` cancelled, when a stop is asked for first."""
+    task = asyncio.create_task(work)
+    asked = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        for each in (task, asked):
+            each.cancel()
+        await asyncio.wait({task, asked})
+
+
+async def connect(
+    name: str, instance: str, config: C, stack: AsyncExitStack, stopping: asyncio.Event
+) -> Context[C]:
     """Open everything that `config` names; `stack` closes it in the reverse order."""
     clock = SystemClock()
     registry = new_registry()
@@ -174,6 +196,7 @@ async def connect(name: str, instance: str, config: C, stack: AsyncExitStack) ->
         supervisor=Supervisor(clock=clock),
         grpc=GrpcServer(config.grpc, registry),
         presence=presence,
+        stopping=stopping,
     )
 
 
@@ -222,28 +245,18 @@ async def _set_state(context: Context[C], *, ready: bool) -> None:
 
 async def _until_stopped(context: Context[C]) -> None:
     """Return when a stop is asked for; raise when the supervisor gives up."""
-    asked = asyncio.create_task(context.stopping.wait())
-    failed = asyncio.create_task(context.supervisor.wait())
-    try:
-        done, _ = await asyncio.wait({asked, failed}, return_when=asyncio.FIRST_COMPLETED)
-        if failed in done:
-            failed.result()
-    finally:
-        for task in (asked, failed):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    await _unless(context.stopping, context.supervisor.wait())
 
 
-def _on_signals(context: Context[C]) -> None:
+def _on_signals(stopping: asyncio.Event) -> None:
     """The first signal drains, the second ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def handle(number: signal.Signals) -> None:
-        if context.stopping.is_set():
+        if stopping.is_set():
             os._exit(128 + number)
         get_logger().info("service.signal", signal=number.name)
-        context.stop()
+        stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, handle, number)
