@@ -88,6 +88,9 @@ def _phase(path: str, phase: Phase) -> Iterator[Problem]:
 def _demo(path: str, phase: Phase) -> Iterator[Problem]:
     if phase.algorithm in RELATIVE_ALGORITHMS:
         yield Problem(f"{path}.source", f'must be "policy" for {phase.algorithm}: demonstrations do not vary')
+    if not phase.oracle_mix:
+        hint = "for example [{ until = 1.0, styles = { tool = 1.0 } }]"
+        yield Problem(f"{path}.oracle_mix", "is required for demonstrations: whom to imitate", hint)
     untils = [mix.until for mix in phase.oracle_mix]
     if untils != sorted(set(untils)):
         yield Problem(f"{path}.oracle_mix", "must have rising values of until")

@@ -88,7 +88,7 @@ def _override(document: dict[str, Any], text: str) -> Problem | None:
         if isinstance(step, Problem):
             return Problem(f"--set {path}", step.message, step.hint)
         here = step
-    return _assign(here, keys[-1], _value(value.strip()), path)
+    return _assign(here, keys[-1], toml_value(value.strip()), path)
 
 
 def _assign(table: Any, key: str, value: Any, path: str) -> Problem | None:
@@ -114,7 +114,7 @@ def _step(here: Any, key: str) -> Any:
     return named.get(key) or Problem("", f"has no entry named {key!r}", nearest(key, named))
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
     """The TOML value, or the text itself where it is not one: `--set name=trial` needs no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

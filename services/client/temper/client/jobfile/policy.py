@@ -7,8 +7,8 @@ from pathlib import Path
 from temper.client.jobfile.problems import Problem
 
 _KEPT = (".json", ".safetensors", ".txt", ".model", ".jinja")
-_REQUIRED = ("config.json", "tokenizer.json")
-_REQUIRED_OF_TOKENIZER = ("tokenizer.json",)
+_REQUIRED = ("config.json", "tokenizer.json", "temper_chat.json")
+_REQUIRED_OF_TOKENIZER = ("tokenizer.json", "temper_chat.json")
 _WEIGHTS = (".safetensors",)
 
 
@@ -24,7 +24,9 @@ def policy_files(directory: Path, field: str, *, weights: bool) -> tuple[dict[st
         files = {name: path for name, path in files.items() if path.suffix not in _WEIGHTS}
     required = _REQUIRED if weights else _REQUIRED_OF_TOKENIZER
     problems = [
-        Problem(field, f"{directory} has no {name}", "a Hugging Face directory is expected")
+        Problem(
+            field, f"{directory} has no {name}", "a Hugging Face directory with temper_chat.json is expected"
+        )
         for name in required
         if name not in files
     ]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 JobState = Literal[
     "unspecified", "pending", "starting", "running", "paused", "finishing", "succeeded", "failed", "cancelled"
 ]
+STATES: tuple[JobState, ...] = get_args(JobState)
 ENDED: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
 
 

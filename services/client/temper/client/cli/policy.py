@@ -1,0 +1,51 @@
+"""`temper policy …`: what jobs have published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from temper.client.cli.exits import say
+from temper.client.cli.options import HERE, OutputOption, Where
+
+COLUMNS = ("job_id", "version", "step", "state", "published_at")
+
+
+def register(app: App) -> None:
+    """Add the group."""
+    group = App(name="policy", help="Policies that jobs have published.")
+    group.command(list_, name="list")
+    group.command(export)
+    app.command(group)
+
+
+def list_(*, where: Where = HERE, output: OutputOption = "table") -> None:
+    """Last published policy of each job."""
+    from temper.client.cli.output import emit
+
+    with where.client() as client:
+        emit(client.platform.policies(), COLUMNS, output)
+
+
+def export(
+    job_id: Annotated[str, Parameter(help="Job whose policy to export.")],
+    directory: Annotated[Path, Parameter(help="New directory, in Hugging Face form.")],
+    /,
+    *,
+    where: Where = HERE,
+    output: OutputOption = "table",
+) -> None:
+    """Download a policy as a directory that `transformers` and a job file's `policy.checkpoint` read."""
+    import asyncio
+
+    from temper.client.cli.output import emit
+    from temper.client.runs.export import export as download
+
+    async def work() -> list[dict[str, object]]:
+        async with where.async_client() as client:
+            return await download(client, job_id, directory)
+
+    emit(asyncio.run(work()), ("file", "bytes"), output)
+    say(f"exported to {directory}")
