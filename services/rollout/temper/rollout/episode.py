@@ -166,9 +166,7 @@ class Episode:
             if isinstance(said, Answer):
                 return await self._score(attempt, session, said.text)
             observation = await self._use_tool(attempt, session, turn, said.text)
-            context = self._rules.codec.observation(
-                clip(observation, self._rules.limits.max_observation_bytes)
-            )
+            context = self._rules.codec.observation(observation)
         return await self._fail(session, common.FINISH_REASON_TOOL_LIMIT, "turn budget used up")
 
     def _budget(self, attempt: Attempt, context: Sequence[int]) -> int:
@@ -176,11 +174,12 @@ class Episode:
         return min(left, self._rules.max_tokens_per_turn)
 
     async def _use_tool(self, attempt: Attempt, session: Session, turn: int, text: str) -> str:
-        """Observation of a call, good or bad."""
+        """What the policy is shown of a call, good or bad."""
+        limit = self._rules.limits.max_observation_bytes
         call = self._rules.tools.read(text)
         if isinstance(call, BadCall):
             attempt.tools.append(ToolUse(name=call.name, outcome=call.outcome))
-            return call.observation
+            return clip(call.observation, limit)
         begun = self._clock.monotonic()
         try:
             response = await session.step(turn, call, self._rules.deadline)
@@ -193,8 +192,9 @@ class Episode:
             raise SandboxLost("step: the sandbox died under the command")
         attempt.tools.append(ToolUse(name=call.name, outcome=outcome, wall_s=response.result.wall_s))
         made = ToolCall(name=call.name, arguments_json=call.arguments_json)
-        attempt.transcript.append(TranscriptEntry(call=made, observation=response.observation))
-        return response.observation
+        shown = clip(response.observation.rstrip("\n"), limit)  # what print() ends with says nothing
+        attempt.transcript.append(TranscriptEntry(call=made, observation=shown))
+        return shown
 
     async def _score(self, attempt: Attempt, session: Session, answer: str) -> Verdict:
         begun = self._clock.monotonic()

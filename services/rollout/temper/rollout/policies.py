@@ -190,7 +190,15 @@ class Policies:
 
     async def _load_codec(self, held: _Held) -> Codec:
         assert held.record is not None, "a group starts only after an announcement"
-        held.codec = await fetch_codec(self._blobs, await fetch_manifest(self._blobs, held.record))
+        record = held.record
+        try:
+            held.codec = await fetch_codec(self._blobs, await fetch_manifest(self._blobs, record))
+        except Rejected:
+            if held.record is record:
+                raise
+            return await self._load_codec(
+                held
+            )  # a newer version came meanwhile, and this one was cleared away
         return held.codec
 
     async def _tell(self, record: PolicyRecord, seconds: float) -> None:

@@ -1,0 +1,221 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from tests.unit.rollout.world import JOB, World, byte_codec, group, make_world
+
+from temper.api.common.v1 import common_pb2 as common
+from temper.api.rollout.v1.rollout_pb2 import GroupRecord
+from temper.rollout.status import Status
+from temper.runtime.bus.base import DeadLetter
+from temper.runtime.clock import SystemClock
+from temper.runtime.testing import MemoryPlatform, eventually
+
+
+@pytest_asyncio.fixture
+async def world(memory_platform: MemoryPlatform) -> AsyncIterator[World]:
+    """On the real clock: nothing here waits for time to pass."""
+    clock = SystemClock()
+    bus = type(memory_platform.bus)(clock, name="rollout/w1")
+    await bus.connect()
+    made = await make_world(
+        bus, type(memory_platform.log)(clock), memory_platform.directory, clock, retry_delay_s=0
+    )
+    made.start()
+    yield made
+    await made.stop()
+    await bus.close()
+
+
+async def left_in_queue(world: World) -> int:
+    stream = world.bus.broker.streams["CMD"]  # the twin's own books
+    return len(stream.messages)
+
+
+async def test_a_group_becomes_one_table_and_one_record(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    (record,) = await world.records()
+    table = await world.table(record)
+    assert record.group_id == table.group_id == f"{JOB}-0"
+    assert len(record.samples) == len(table.samples) == 4
+    assert record.worker == "w1"
+    assert record.attempt == 1
+    assert record.engine == "fake/1 hash"
+    for sample, row in zip(record.samples, table.samples, strict=True):
+        size = len(row.token_ids)
+        assert size == sample.total_tokens == len(row.mask) == len(row.logprob_raw)
+        assert size == len(row.logprob_processed) == len(row.log_surviving_mass)
+        assert sum(row.mask) == sample.action_tokens
+        assert row.versions[0].start == 0
+        assert row.versions[-1].end == size
+        assert row.token_ids[: row.prompt_tokens] == byte_codec().prompt("7+1=")
+
+
+async def test_samples_of_a_group_differ_and_a_group_is_reproducible(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.order(group(1, seed=0))
+    one, two = [await world.table(record) for record in await world.records(2)]
+    rows = {tuple(row.token_ids) for row in one.samples}
+    assert len(rows) > 1
+    assert [list(row.token_ids) for row in one.samples] == [list(row.token_ids) for row in two.samples]
+
+
+async def test_demonstrations_are_played_through_the_same_loop(world: World):
+    await world.publisher.publish(0)
+    order = group(0, purpose=common.PURPOSE_DEMO, tasks=(7, 8, 9, 3), samples=1)
+    order.oracle_styles.extend(["tool", "direct", "wrong", "none"])
+    await world.order(order)
+    (record,) = await world.records()
+    table = await world.table(record)
+    codec = byte_codec()
+    spoken = codec.call("7+1"), codec.answer("8")
+    expected = codec.prompt("7+1=") + spoken[0] + codec.observation("8") + spoken[1]
+    assert list(table.samples[0].token_ids) == expected
+    assert [i for i, bit in enumerate(table.samples[0].mask) if bit] == [
+        *range(len(codec.prompt("7+1=")), len(codec.prompt("7+1=")) + len(spoken[0])),
+        *range(len(expected) - len(spoken[1]), len(expected)),
+    ]
+    classes = [sample.sample_class for sample in record.samples]
+    assert classes[:2] == [common.SAMPLE_CLASS_SCORED] * 2
+    assert classes[2:] == [common.SAMPLE_CLASS_AGENT_FAILED] * 2
+    assert not any(table.samples[2].mask)
+    assert record.engine == "oracle"
+    assert world.policies.engines() == {}
+
+
+async def test_nothing_is_left_behind(world: World):
+    await world.publisher.publish(0)
+    for index in range(5):
+        await world.order(group(index))
+    await world.records(5)
+    await eventually(lambda: not world.worker.running and not world.host.live)
+    assert await eventually_empty(world)
+    stats = world.policies.engines()[JOB].stats()
+    assert (stats.running, stats.kept, stats.kv_tokens) == (0, 0, 0)
+
+
+async def eventually_empty(world: World) -> bool:
+    async def empty() -> bool:
+        return await left_in_queue(world) == 0
+
+    return await eventually(empty)
+
+
+async def test_a_group_waits_for_the_version_it_needs(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0, min_version=1))
+    await world.order(group(1, min_version=0))
+    (first,) = await world.records()
+    assert first.index == 1
+    await world.publisher.publish(1, seed=1)
+    second = (await world.records(2))[1]
+    assert second.index == 0
+    assert {sample.min_version for sample in second.samples} == {1}
+
+
+@pytest.mark.parametrize("spoil", ["checksum", "partial"])
+async def test_a_spoilt_publication_is_refused_and_the_old_version_serves_on(world: World, spoil: str):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    await world.publisher.publish(1, spoil=spoil)
+    await eventually(world.worker.complaints)
+    await world.order(group(1))
+    record = (await world.records(2))[1]
+    assert {sample.max_version for sample in record.samples} == {0}
+    status = Status(world.worker, world.policies, world.clock, "fake")()
+    assert status[f"version.{JOB}"] == 0
+    assert str(status[f"problem.{JOB}"]).startswith("version 1: tensor")
+    await world.publisher.publish(2)
+    await eventually(lambda: not world.worker.complaints())
+
+
+async def test_a_group_beyond_the_version_that_will_not_load_is_handed_back(world: World):
+    await world.publisher.publish(0, spoil="checksum")
+    await world.order(group(0))
+    poisoned = await anext(world.bus.poisoned("rollout"))
+    assert poisoned.delivered == 3
+    assert not world.worker.running
+
+
+async def test_a_past_owner_of_the_job_is_not_listened_to(world: World):
+    await world.publisher.publish(3, fence=5)
+    await world.order(group(0))
+    await world.records()
+    await world.publisher.publish(4, fence=4, seed=9)
+    await world.publisher.publish(2, fence=5, seed=9)
+    await world.order(group(1))
+    record = (await world.records(2))[1]
+    assert {sample.max_version for sample in record.samples} == {3}
+
+
+async def test_a_redelivery_leaves_one_record(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    (record,) = await world.records()
+    other = world.bus.client("rollout/w2")
+    await other.connect()
+    await other.command("temper.v1.cmd.rollout.job-1", group(0), id="again")
+    assert await eventually_empty(world)
+    found = await world.log.read("trajectories", key=JOB, timeout_s=0.1)
+    assert [each.id for each in found] == [f"{JOB}-0"]
+    assert found[0].message(GroupRecord).table == record.table
+    assert await world.table(record)
+
+
+async def test_engines_beyond_the_limit_make_room_for_others(world: World):
+    for job in ("a", "b", "c"):
+        await world.publisher.publish(0, job=job)
+        order = group(0)
+        order.job_id, order.group_id = job, f"{job}-0"
+        await world.order(order)
+        await world.log.read("trajectories", key=job, timeout_s=5)
+    last = group(1)
+    last.job_id, last.group_id = "c", "c-1"
+    await world.order(last)
+    await eventually(lambda: set(world.policies.engines()) == {"b", "c"})
+
+
+async def test_what_cannot_be_read_goes_to_the_dead_letters(world: World):
+    await world.bus.command("temper.v1.cmd.rollout.job-1", common.BlobRef(key="x"), id="odd")
+
+    async def letters() -> list[DeadLetter]:
+        return await world.bus.dead_letters()
+
+    (letter,) = await eventually(letters)
+    assert "BlobRef" in letter.reason
+
+
+async def test_draining_finishes_what_runs(world: World):
+    await world.publisher.publish(0)
+    world.host.open.clear()
+    await world.order(group(0))
+    await eventually(lambda: world.host.calls)
+    draining = asyncio.create_task(world.actor.drain())
+    await eventually(world.tasks[1].done)
+    await world.order(group(1))
+    world.host.open.set()
+    await draining
+    assert [record.index for record in await world.records()] == [0]
+    assert await left_in_queue(world) == 1
+
+
+async def test_a_worker_takes_no_more_groups_than_it_has_slots(memory_platform: MemoryPlatform):
+    clock = memory_platform.clock
+    bus = memory_platform.bus
+    world = await make_world(bus, memory_platform.log, memory_platform.directory, clock, groups=2)
+    world.start()
+    for index in range(6):
+        await world.order(group(index))
+    await clock.advance(1)
+    assert len(world.actor._tasks) == 2
+    assert world.worker.running == {}
+    for task in world.tasks:
+        task.cancel()
+    await asyncio.gather(*world.tasks, return_exceptions=True)
+    for task in [*world.actor._tasks, *world.actor._serving.values()]:
+        task.cancel()
+    await clock.settle()

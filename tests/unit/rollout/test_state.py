@@ -1,0 +1,127 @@
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from temper.rollout.state import Decision, Offer, Worker
+
+JOBS = st.sampled_from(["a", "b", "c"])
+VERSIONS = st.integers(0, 6)
+
+
+def offer(job: str = "a", index: int = 0, version: int = 0, *, weights: bool = True) -> Offer:
+    return Offer(f"{job}-{index}", job, version, needs_weights=weights)
+
+
+def test_a_group_starts_once_its_version_serves():
+    worker = Worker(slots=2, policies=1)
+    assert worker.offer(offer(version=1)) is Decision.WAIT
+    worker.announce("a", 1, fence=1)
+    assert worker.wanted("a") == 1
+    assert worker.offer(offer(version=1)) is Decision.WAIT
+    worker.loaded("a", 1)
+    assert worker.offer(offer(version=1)) is Decision.START
+    assert worker.wanted("a") is None
+
+
+def test_a_demonstration_needs_the_publication_and_not_the_weights():
+    worker = Worker(slots=2, policies=1)
+    assert worker.offer(offer(weights=False)) is Decision.WAIT
+    worker.announce("a", 0, fence=1)
+    assert worker.offer(offer(weights=False)) is Decision.START
+
+
+def test_a_version_that_will_not_load_refuses_what_needs_it_and_serves_the_rest():
+    worker = Worker(slots=2, policies=1)
+    worker.announce("a", 0, fence=1)
+    worker.loaded("a", 0)
+    worker.announce("a", 1, fence=1)
+    worker.load_failed("a", 1, "checksum")
+    assert worker.wanted("a") is None
+    assert worker.complaints() == {"a": "version 1: checksum"}
+    assert worker.offer(offer(index=1, version=0)) is Decision.START
+    assert worker.offer(offer(index=2, version=1)) is Decision.REFUSE
+    worker.announce("a", 2, fence=1)
+    assert worker.wanted("a") == 2
+    assert worker.offer(offer(index=2, version=1)) is Decision.WAIT
+
+
+def test_the_least_recently_used_idle_engine_makes_room():
+    worker = Worker(slots=4, policies=1)
+    for job in "ab":
+        worker.announce(job, 0, fence=1)
+        worker.loaded(job, 0)
+    worker.offer(offer("a"))
+    worker.offer(offer("b"))
+    assert worker.surplus() is None
+    worker.finish("a-0")
+    assert worker.surplus() == "a"
+    worker.engine_lost("a")
+    assert worker.surplus() is None
+    assert worker.wanted("a") == 0
+
+
+class WorkerMachine(RuleBasedStateMachine):
+    """Random histories of publications, loads, failures and groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worker = Worker(slots=4, policies=2)
+        self.started: dict[str, int] = {}
+
+    @rule(job=JOBS, version=VERSIONS, fence=st.integers(0, 3))
+    def publish(self, job: str, version: int, fence: int):
+        before = self.worker.jobs.get(job)
+        seen = (before.fence, before.announced) if before else (0, -1)
+        news = self.worker.announce(job, version, fence)
+        assert news == (fence >= seen[0] and version > seen[1])
+
+    @rule(job=JOBS, works=st.booleans())
+    def load(self, job: str, works: bool):
+        wanted = self.worker.wanted(job)
+        if wanted is None:
+            return
+        if works:
+            self.worker.loaded(job, wanted)
+            assert self.worker.wanted(job) is None
+        else:
+            self.worker.load_failed(job, wanted, "broken")
+            assert self.worker.wanted(job) is None
+
+    @rule(job=JOBS, index=st.integers(0, 5), version=VERSIONS, weights=st.booleans())
+    def take(self, job: str, index: int, version: int, weights: bool):
+        wanted = offer(job, index, version, weights=weights)
+        decision = self.worker.offer(wanted)
+        state = self.worker.jobs[job]
+        have = state.served if weights else state.announced
+        assert (decision is Decision.START) == (have >= version)
+        if decision is Decision.REFUSE:
+            assert weights
+            assert state.announced in state.failed
+        if decision is Decision.START:
+            assert wanted.group_id in self.worker.running
+
+    @rule(job=JOBS, index=st.integers(0, 5))
+    def finish(self, job: str, index: int):
+        self.worker.finish(f"{job}-{index}")
+        assert f"{job}-{index}" not in self.worker.running
+
+    @rule()
+    def evict(self):
+        job = self.worker.surplus()
+        if job is not None:
+            assert not any(each.job_id == job and each.needs_weights for each in self.worker.running.values())
+            self.worker.engine_lost(job)
+
+    @invariant()
+    def served_was_announced(self):
+        for state in self.worker.jobs.values():
+            assert state.served <= state.announced
+            assert all(bad > state.served for bad in state.failed) or state.served == -1
+
+    @invariant()
+    def an_idle_engine_over_the_limit_is_named(self):
+        held = [job for job, state in self.worker.jobs.items() if state.served >= 0]
+        busy = {each.job_id for each in self.worker.running.values() if each.needs_weights}
+        assert (self.worker.surplus() is not None) == (len(held) > 2 and bool(set(held) - busy))
+
+
+TestWorkerMachine = WorkerMachine.TestCase
