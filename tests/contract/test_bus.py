@@ -227,14 +227,16 @@ async def test_signs_of_life_keep_a_command(side: Side):
             await signal()
 
         beating = _Beating(delivery, count)
-        async with kept_alive(beating, 0.1, side.clock):  # type: ignore[arg-type]  # the part of a delivery it uses
-            async with aclosing(other.commands("rollout", concurrency=1)) as theirs:
-                stolen = asyncio.ensure_future(anext(theirs))
-                await side.until(enough)
-                assert not stolen.done()
-                await delivery.ack()
-                stolen.cancel()
-                await asyncio.wait({stolen})
+        async with (
+            kept_alive(beating, 0.1, side.clock),  # type: ignore[arg-type]  # the part of a delivery it uses
+            aclosing(other.commands("rollout", concurrency=1)) as theirs,
+        ):
+            stolen = asyncio.ensure_future(anext(theirs))
+            await side.until(enough)
+            assert not stolen.done()
+            await delivery.ack()
+            stolen.cancel()
+            await asyncio.wait({stolen})
 
 
 async def test_a_refused_command_comes_again_after_its_delay(side: Side):
