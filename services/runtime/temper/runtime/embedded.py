@@ -26,7 +26,7 @@ MAX_STORE = "1TB"  # streams carry their own limits; the server's sum must not r
 _CONFIG = """\
 # Written by temper at each start; edits are lost.
 listen: "{host}:{port}"
-server_name: "temper-embedded"
+server_name: "{name}"
 max_payload: {max_payload}
 authorization {{ token: "{token}" }}
 jetstream {{ store_dir: "{store}", max_memory_store: 256MB, max_file_store: {max_store} }}
@@ -43,6 +43,7 @@ class NatsServer:
         self.host = host
         self.port = port or free_port(host)
         self._max_payload = max_payload
+        self._name = f"temper-{secrets.token_hex(4)}"  # tells our server from another one on the same port
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -110,7 +111,9 @@ class NatsServer:
             async with asyncio.timeout(READY_S):
                 while not await self._accepts():
                     if self.pid is None:
-                        raise Unavailable(f"nats-server ended at once: {self._log_tail()}", field="bus.url")
+                        raise Unavailable(
+                            f"nats-server on port {self.port} ended at once: {self._log_tail()}"
+                        )
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             await self.kill()
@@ -123,12 +126,13 @@ class NatsServer:
             return False
         greeting = await reader.readline()
         writer.close()
-        return greeting.startswith(b"INFO")
+        return self._name.encode() in greeting
 
     def _configuration(self) -> str:
         return _CONFIG.format(
             host=self.host,
             port=self.port,
+            name=self._name,
             token=self.token,
             max_payload=self._max_payload,
             store=self.directory.resolve() / "jetstream",

@@ -208,28 +208,52 @@ class NatsLink:
 
     async def _new_client(self) -> Client:
         client = Client()
+        failures: asyncio.Queue[Exception] = asyncio.Queue(len(self._url.split(",")))
+        connecting = asyncio.ensure_future(self._open(client, failures))
+        failing = asyncio.ensure_future(self._all_servers_failed(failures))
         try:
-            async with asyncio.timeout(CONNECT_S):
-                await client.connect(
-                    self._url,
-                    name=self._name,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_PAUSE_S,  # type: ignore[arg-type]  # annotated int, used as seconds
-                    ping_interval=PING_EVERY_S,
-                    error_cb=self._on_error,
-                    disconnected_cb=self._on_disconnect,
-                    reconnected_cb=self._on_reconnected,
-                    **self._credentials.options(),
-                )
-        except (TimeoutError, OSError, nats.errors.Error) as error:
-            raise self._refusal(client, error) from error
-        return client
+            await asyncio.wait({connecting, failing}, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done() and connecting.exception() is None:
+                return client
+            error = (
+                connecting.exception() if connecting.done() else failing.result() if failing.done() else None
+            )
+        finally:
+            for task in (connecting, failing):
+                task.cancel()
+        await asyncio.wait({connecting}, timeout=1.0)  # the library may swallow the cancellation
+        await client.close()
+        raise self._refusal(error)
 
-    def _refusal(self, client: Client, error: BaseException) -> TemperError:
-        last = str(client.last_error or error)
-        if "Authorization" in last:
+    async def _open(self, client: Client, failures: asyncio.Queue[Exception]) -> None:
+        async def report(error: Exception) -> None:
+            _log.debug("bus_error", error=str(error), kind=type(error).__name__)
+            if not failures.full():
+                failures.put_nowait(error)
+
+        await client.connect(
+            self._url.split(","),
+            name=self._name,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_PAUSE_S,  # type: ignore[arg-type]  # annotated int, used as seconds
+            ping_interval=PING_EVERY_S,
+            error_cb=report,
+            disconnected_cb=self._on_disconnect,
+            reconnected_cb=self._on_reconnected,
+            **self._credentials.options(),
+        )
+
+    async def _all_servers_failed(self, failures: asyncio.Queue[Exception]) -> Exception:
+        """The library tries for ever; the caller of `connect` wants to know after one round."""
+        error = await failures.get()
+        for _ in range(failures.maxsize - 1):
+            error = await failures.get()
+        return error
+
+    def _refusal(self, error: BaseException | None) -> TemperError:
+        if "Authorization" in str(error):
             return Rejected(f"{self._url} refused our credentials", field="bus.token_file")
-        return Unavailable(f"no broker at {self._url}: {last or type(error).__name__}")
+        return Unavailable(f"no broker at {self._url}: {error or 'no answer'}")
 
     async def _keep_alive(self) -> None:
         """Replace the client when the library has given it up: after some errors it closes itself for good."""
@@ -246,9 +270,6 @@ class NatsLink:
                     await subscription.attach(fresh)
                 self._client = fresh
                 await self._on_reconnected()
-
-    async def _on_error(self, error: Exception) -> None:
-        _log.debug("bus_error", error=str(error), kind=type(error).__name__)
 
     async def _on_disconnect(self) -> None:
         if not self._up.is_set():
