@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from temper.api.common.v1.common_pb2 import BlobRef
-from temper.runtime.blobs import BlobStore, _translated, content_key
+from temper.runtime.blobs import BlobStore, _translating, content_key
 from temper.runtime.config import BlobsConfig
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 
@@ -98,8 +98,11 @@ def test_an_url_that_names_no_store_is_refused(url: str) -> None:
 
 
 def test_a_full_disk_is_a_limit_with_a_way_out() -> None:
-    with pytest.raises(Exhausted, match="object storage is full") as caught, _translated("k"):
+    def full() -> None:
         raise OSError(28, "No space left on device")
+
+    with pytest.raises(Exhausted, match="object storage is full") as caught:
+        _translating("k", full)
     assert caught.value.hint
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -23,8 +23,9 @@ from temper.api.common.v1.common_pb2 import BlobRef
 from temper.runtime.config import BlobsConfig, read_secret
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 
+T = TypeVar("T")
+
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+=-]*")  # as BlobRef.key in the contract
-_INLINE_HASH_BYTES = 1 << 20  # below it, hashing costs less than a hop to a thread
 _CHUNK_BYTES = 4 << 20
 
 
@@ -38,7 +39,7 @@ class BlobStore:
     """One place of bytes. `BlobStore("file:///data/objects")`, or `BlobStore.configured(config.blobs)` for S3."""
 
     def __init__(self, url: str, *, timeout_s: float = 60.0, **s3: Any) -> None:
-        """`s3`: `access_key_id`, `secret_access_key`, `endpoint`, `region`, `allow_http` of the S3 store."""
+        """`s3`: `access_key_id`, `secret_access_key`, `endpoint`, `region`, `client_options` of the S3 store."""
         self.url = url
         self._timeout_s = timeout_s
         self._local, self._store = _open(url, s3)
@@ -61,75 +62,88 @@ class BlobStore:
 
     async def put(self, key: str, data: bytes) -> BlobRef:
         """Store `data` under `key`, replacing what is there; returns how to find and check it."""
-        _check_key(key)
-        digest = await _sha256(data)
-        await self._bounded(obstore.put_async(self._store, key, data, use_multipart=False), key)
-        return BlobRef(key=key, sha256=digest, size=len(data))
+        return await self._run(key, lambda: self._put(key, data))
 
     async def put_file(self, key: str, path: Path) -> BlobRef:
         """Store a file without holding it in memory."""
-        _check_key(key)
-        digest, size = await asyncio.to_thread(_hash_file, path)
-        await self._bounded(obstore.put_async(self._store, key, path, chunk_size=_CHUNK_BYTES), key)
-        return BlobRef(key=key, sha256=digest, size=size)
+        return await self._run(key, lambda: self._put_file(key, path))
 
     async def get(self, ref: BlobRef) -> bytes:
         """The bytes of `ref`; Rejected if they are missing or not the ones it names."""
-        data = await self.read(ref.key)
-        if len(data) != ref.size:
-            raise Rejected(f"blob {ref.key} has {len(data)} bytes instead of {ref.size}", field="size")
-        if await _sha256(data) != ref.sha256:
-            raise Rejected(f"blob {ref.key} does not match its checksum", field="sha256")
-        return data
+        return await self._run(ref.key, lambda: _verified(ref, self._read(ref.key)))
 
     async def read(self, key: str) -> bytes:
         """The bytes under `key`, unchecked; Rejected if there are none."""
-        _check_key(key)
-        return await self._bounded(self._read(key), key)
+        return await self._run(key, lambda: self._read(key))
 
     async def exists(self, key: str) -> bool:
         """Whether there is an object under `key`."""
-        _check_key(key)
-        try:
-            await self._bounded(obstore.head_async(self._store, key), key)
-        except Rejected:
-            return False
-        return True
+        return await self._run(key, lambda: self._exists(key))
 
     async def delete(self, key: str) -> None:
         """Forget the object; deleting nothing is no error."""
-        _check_key(key)
-        try:
-            await self._bounded(obstore.delete_async(self._store, key), key)
-        except Rejected:
-            return
+        await self._run(key, lambda: self._delete(key))
 
     async def list(self, prefix: str = "") -> AsyncIterator[BlobRef]:
         """Objects under a folder of keys (`groups/job-1`), sorted within a page; their `sha256` is not known here."""
-        stream = obstore.list(self._store, prefix or None, chunk_size=1000)
-        with _translated(prefix):
-            async for page in stream:
-                for meta in sorted(page, key=lambda each: each["path"]):
-                    yield BlobRef(key=meta["path"], size=meta["size"])
+        pages = iter(obstore.list(self._store, prefix or None, chunk_size=1000))
+        while page := await self._run(prefix or "list", lambda: next(pages, None)):
+            for meta in sorted(page, key=lambda each: each["path"]):
+                yield BlobRef(key=meta["path"], size=meta["size"])
 
     def local_path(self, key: str) -> Path | None:
         """Where the object lies on this machine's disk (to map it into memory); None for remote stores."""
         _check_key(key)
         return self._local / key if self._local is not None else None
 
-    async def _read(self, key: str) -> bytes:
-        result = await obstore.get_async(self._store, key)
-        return bytes(await result.bytes_async())
+    async def _run(self, key: str, work: Callable[[], T]) -> T:
+        """`work` on a thread: hashing and disks would hold up the loop, and a thread is joined before Python ends.
 
-    async def _bounded(self, work: Awaitable[Any], key: str) -> Any:
+        obstore's own asynchronous calls are not used: their runtime may still call back while the interpreter shuts
+        down, which aborts the process.
+        """
+        _check_key(key)
         try:
-            with _translated(key):
-                async with asyncio.timeout(self._timeout_s):
-                    return await work
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.to_thread(_translating, key, work)
         except TimeoutError:
             raise Unavailable(
                 f"object storage did not answer within {self._timeout_s:g} s for {key}"
             ) from None
+
+    def _put(self, key: str, data: bytes) -> BlobRef:
+        obstore.put(self._store, key, data, use_multipart=False)
+        return BlobRef(key=key, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+
+    def _put_file(self, key: str, path: Path) -> BlobRef:
+        with path.open("rb") as file:
+            digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+        obstore.put(self._store, key, path, chunk_size=_CHUNK_BYTES)
+        return BlobRef(key=key, sha256=digest, size=size)
+
+    def _read(self, key: str) -> bytes:
+        if self._local is not None:
+            return (self._local / key).read_bytes()  # one copy less than through the store's buffers
+        return obstore.get(self._store, key).bytes().to_bytes()
+
+    def _exists(self, key: str) -> bool:
+        try:
+            obstore.head(self._store, key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _delete(self, key: str) -> None:
+        with suppress(FileNotFoundError):
+            obstore.delete(self._store, key)
+
+
+def _verified(ref: BlobRef, data: bytes) -> bytes:
+    if len(data) != ref.size:
+        raise Rejected(f"blob {ref.key} has {len(data)} bytes instead of {ref.size}", field="size")
+    if hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise Rejected(f"blob {ref.key} does not match its checksum", field="sha256")
+    return data
 
 
 def _open(url: str, s3: dict[str, Any]) -> tuple[Path | None, LocalStore | S3Store]:
@@ -149,11 +163,10 @@ def _open(url: str, s3: dict[str, Any]) -> tuple[Path | None, LocalStore | S3Sto
     )
 
 
-@contextmanager
-def _translated(key: str) -> Iterator[None]:
-    """obstore's errors as ours: missing is the caller's fault, a full disk is a limit, the rest may pass."""
+def _translating(key: str, work: Callable[[], T]) -> T:
+    """Run `work` with obstore's errors as ours: missing is the caller's fault, a full disk is a limit, the rest may pass."""
     try:
-        yield
+        return work()
     except FileNotFoundError:
         raise Rejected(f"no blob at {key}", field="key") from None
     except (BaseError, OSError) as error:
@@ -167,15 +180,3 @@ def _check_key(key: str) -> None:
         raise Rejected(
             f"{key!r} is not a blob key", field="key", hint="letters, digits and ._/@+=-, no leading /"
         )
-
-
-async def _sha256(data: bytes) -> str:
-    if len(data) < _INLINE_HASH_BYTES:
-        return hashlib.sha256(data).hexdigest()
-    return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
-
-
-def _hash_file(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return digest.hexdigest(), file.tell()
