@@ -192,12 +192,23 @@ class LedgerMachine(RuleBasedStateMachine):
         self.announced = []
         self.snapshot = (json.dumps(self.book.facts()), 0)
 
-    @rule(index=st.integers(0, 60), lag=st.integers(0, 3), lost=st.sampled_from([None, None, None, Drop.POISON]))
+    @rule(
+        index=st.integers(0, 60), lag=st.integers(0, 3), lost=st.sampled_from([None, None, None, Drop.POISON])
+    )
     def append(self, index, lag, lost):
         if any(a.index == index for a in self.log):
             index = next(a.index for a in self.log if a.index == index)
             known = next(a for a in self.log if a.index == index)
-            self.log.append(Arrival(f"{len(self.log):06d}", index, known.group_id, known.phase, known.min_version, known.dropped))
+            self.log.append(
+                Arrival(
+                    f"{len(self.log):06d}",
+                    index,
+                    known.group_id,
+                    known.phase,
+                    known.min_version,
+                    known.dropped,
+                )
+            )
             return
         version = max(0, self.book.version - lag)
         arrival = Arrival(f"{len(self.log):06d}", index, f"j-{index}", min(self.book.phase, 1), version, lost)

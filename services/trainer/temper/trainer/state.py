@@ -192,7 +192,9 @@ class Ledger:
     def _next_phase(self) -> None:
         self.phase += 1
         self.phase_step = 0
-        for index in [i for i, arrival in self.pending.items() if arrival.phase < self.phase or self.finished]:
+        for index in [
+            i for i, arrival in self.pending.items() if arrival.phase < self.phase or self.finished
+        ]:
             self.drop(index, Drop.LATE)
 
     # ------------------------------------------------------------- recovery

@@ -1,0 +1,1 @@
+"""The trainer service: groups of episodes in, policy versions out."""

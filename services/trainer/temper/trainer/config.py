@@ -1,0 +1,56 @@
+"""Settings of the trainer service. ``trainer.toml`` beside this service's README says the same with comments."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from temper.runtime.config import Section, ServiceConfig
+
+
+class EngineConfig(Section):
+    """Defaults of training engines; a job names its engine itself."""
+
+    threads: int = Field(default=1, ge=1)
+    """Threads of one tensor operation."""
+    micro_batch_tokens: int = Field(default=0, ge=0)
+    """Tokens that go through the model at once when the job does not say; 0 is the engine's own choice."""
+
+
+class WorkerConfig(Section):
+    """How a worker trains."""
+
+    jobs: int = Field(default=1, ge=1)
+    """Jobs trained at once."""
+    patience_s: float = Field(default=60.0, gt=0)
+    """Seconds to keep trying while the log, the object store or the broker is away; then the job is handed back."""
+    stall_s: float = Field(default=120.0, gt=0)
+    """Seconds without a single new group after which the log says what is waited for, again and again."""
+    poll_s: float = Field(default=1.0, gt=0)
+    """Longest wait of one read of the event log, seconds."""
+
+
+class PublicationConfig(Section):
+    """Published policy versions."""
+
+    keep_versions: int = Field(default=4, ge=2)
+    """Newest versions kept in the object store; version 0 stays until the job's data is deleted."""
+
+
+class SnapshotsConfig(Section):
+    """Snapshots for recovery."""
+
+    keep: int = Field(default=2, ge=2)
+    """Newest snapshots kept, so that one broken file is not the end."""
+
+
+class TrainerConfig(ServiceConfig):
+    """The whole file."""
+
+    engine: EngineConfig = EngineConfig()
+    """Defaults of training engines."""
+    worker: WorkerConfig = WorkerConfig()
+    """How a worker trains."""
+    publication: PublicationConfig = PublicationConfig()
+    """Published policy versions."""
+    snapshots: SnapshotsConfig = SnapshotsConfig()
+    """Snapshots for recovery."""

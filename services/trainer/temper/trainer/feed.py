@@ -1,0 +1,105 @@
+"""Reads a job's trajectories in the background: records into the ledger, and the bytes of groups when they are wanted.
+
+The log is read from the ledger's offset on, so after a restart what was settled is seen again and ignored, and what was pending is
+pending again. Blobs are fetched only for groups that a step is about to train on, after the staleness filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from temper.api.rollout.v1.rollout_pb2 import GroupRecord
+from temper.runtime.blobs import BlobStore
+from temper.runtime.errors import Rejected
+from temper.runtime.log.base import EventLog, LogRecord, Token
+from temper.runtime.telemetry import get_logger
+from temper.trainer import intake
+from temper.trainer.patience import Patience
+from temper.trainer.samples import Sample
+from temper.trainer.state import Arrival, Drop, Ledger
+
+TOPIC = "trajectories"
+MOST_RECORDS = 256
+
+
+class Feed:
+    """The incoming side of one job's training."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        blobs: BlobStore,
+        job_id: str,
+        ledger: Ledger,
+        patience: Patience,
+        news: asyncio.Event,
+        *,
+        poll_s: float,
+    ) -> None:
+        self._log = log
+        self._blobs = blobs
+        self._job = job_id
+        self._ledger = ledger
+        self._patience = patience
+        self._poll_s = poll_s
+        self._groups: dict[int, GroupRecord] = {}
+        self._news = news
+
+    async def run(self) -> None:
+        """Read for ever. Raises Unavailable when the log stays away."""
+        after = Token(self._ledger.offset) if self._ledger.offset else None
+        while True:
+            records = await self._patience(lambda after=after: self._read(after), "trajectories")
+            for record in records:
+                after = record.token
+                arrival, group = intake.arrival(record)
+                self._ledger.arrive(arrival)
+                if arrival.index in self._ledger.pending:
+                    self._groups[arrival.index] = group
+            if records:
+                self._news.set()
+
+    async def _read(self, after: Token | None) -> list[LogRecord]:
+        return await self._log.read(
+            TOPIC, key=self._job, after=after, max_records=MOST_RECORDS, timeout_s=self._poll_s
+        )
+
+    def group(self, arrival: Arrival) -> GroupRecord:
+        """The record of a pending group."""
+        assert arrival.index is not None
+        return self._groups[arrival.index]
+
+    async def samples(self, taken: Sequence[Arrival], *, needs_reward: bool) -> list[Sample] | None:
+        """Samples of these groups in order; None when one was unreadable and had to be dropped."""
+        tables = await asyncio.gather(*(self._table(arrival) for arrival in taken))
+        out: list[Sample] = []
+        whole = True
+        for arrival, data in zip(taken, tables, strict=True):
+            first = out[-1].group + 1 if out else 0
+            try:
+                if data is None:
+                    raise Rejected("missing or altered")
+                out += intake.samples(self.group(arrival), data, first_group=first, needs_reward=needs_reward)
+            except Rejected as error:
+                self._corrupt(arrival, str(error))
+                whole = False
+        return out if whole else None
+
+    async def _table(self, arrival: Arrival) -> bytes | None:
+        ref = self.group(arrival).table
+        try:
+            return await self._patience(lambda: self._blobs.get(ref), ref.key)
+        except Rejected as error:
+            get_logger().warning("trainer.table_unreadable", group=arrival.group_id, error=str(error))
+            return None
+
+    def _corrupt(self, arrival: Arrival, why: str) -> None:
+        assert arrival.index is not None
+        get_logger().error("trainer.group_corrupt", group=arrival.group_id, error=why)
+        self._ledger.drop(arrival.index, Drop.CORRUPT)
+
+    def forget_settled(self) -> None:
+        """Let go of records that no step will ask for."""
+        pending = self._ledger.pending
+        self._groups = {index: group for index, group in self._groups.items() if index in pending}

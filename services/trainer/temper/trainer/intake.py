@@ -1,0 +1,121 @@
+"""From the wire to the trainer's own types: log records to ledger arrivals, group tables to samples.
+
+This is where a sample's validity is decided, once: by its terminal class, by its reward, and by whether its arrays keep the
+contract. A null or non-finite reward never reaches arithmetic, and a broken sample is masked, never silently trained on.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from temper.api.common.v1 import common_pb2 as common
+from temper.api.rollout.v1.rollout_pb2 import GroupRecord, GroupTable, SampleSummary, SampleTokens
+from temper.runtime.errors import Rejected
+from temper.runtime.log.base import LogRecord
+from temper.trainer.samples import Sample
+from temper.trainer.state import Arrival, Drop
+
+USABLE = (common.SAMPLE_CLASS_SCORED, common.SAMPLE_CLASS_AGENT_FAILED)
+NO_REWARD = "NO_REWARD"
+INVALID_TOKENS = "INVALID_TOKENS"
+
+
+def arrival(record: LogRecord) -> tuple[Arrival, GroupRecord]:
+    """A log record as the ledger sees it, and the message itself."""
+    group = record.message(GroupRecord)
+    if group.purpose == common.PURPOSE_EVAL:
+        return Arrival(str(record.token), None), group
+    return (
+        Arrival(
+            token=str(record.token),
+            index=group.index,
+            group_id=group.group_id,
+            phase=group.phase,
+            min_version=min(
+                (sample.min_version for sample in group.samples if sample.action_tokens), default=0
+            ),
+            dropped=_dropped(group),
+        ),
+        group,
+    )
+
+
+def _dropped(group: GroupRecord) -> Drop | None:
+    """Why the group cannot be trained on, as far as its record tells."""
+    if group.drop_reason != common.DROP_REASON_UNSPECIFIED:
+        return Drop(common.DropReason.Name(group.drop_reason))
+    if not group.HasField("table") or not any(s.sample_class in USABLE for s in group.samples):
+        return Drop.INVALID
+    return None
+
+
+def samples(group: GroupRecord, data: bytes, *, first_group: int, needs_reward: bool) -> list[Sample]:
+    """The samples of one group's table. Task groups are numbered from ``first_group``.
+
+    Raises Rejected when the table is not the one that the record describes.
+    """
+    try:
+        table = GroupTable.FromString(data)
+    except DecodeError as broken:
+        raise Rejected(f"table of {group.group_id} is not a GroupTable: {broken}", field="table") from None
+    if table.group_id != group.group_id or len(table.samples) != len(group.samples):
+        raise Rejected(f"table of {group.group_id} belongs to another group or attempt", field="table")
+    tasks = {index: number for number, index in enumerate(dict.fromkeys(s.task_index for s in group.samples))}
+    return [
+        _sample(
+            summary, tokens, first_group + tasks[summary.task_index], group.domain, needs_reward=needs_reward
+        )
+        for summary, tokens in zip(group.samples, table.samples, strict=True)
+    ]
+
+
+def _sample(
+    summary: SampleSummary, tokens: SampleTokens, group: int, domain: str, *, needs_reward: bool
+) -> Sample:
+    ids = np.array(tokens.token_ids, dtype=np.int64)
+    mask = np.frombuffer(tokens.mask, dtype=np.uint8).astype(np.bool_)
+    logprobs = np.array(tokens.logprob_raw, dtype=np.float32)
+    if logprobs.size == 0:  # demonstrations carry none
+        logprobs = np.zeros(ids.size, dtype=np.float32)
+    reason = fault(summary, tokens, needs_reward=needs_reward)
+    if reason:  # an empty sample counts in reports and cannot reach a gradient
+        ids, mask, logprobs = ids[:0], mask[:0], logprobs[:0]
+    reward = summary.reward if summary.HasField("reward") else math.nan
+    return Sample(ids, mask, logprobs, reward, not reason, group, domain, reason)
+
+
+def fault(summary: SampleSummary, tokens: SampleTokens, *, needs_reward: bool) -> str:
+    """Why a sample must not be trained on; empty if it may."""
+    if summary.sample_class not in USABLE:
+        return common.SampleClass.Name(summary.sample_class).removeprefix("SAMPLE_CLASS_")
+    if needs_reward and not (summary.HasField("reward") and math.isfinite(summary.reward)):
+        return NO_REWARD
+    return INVALID_TOKENS if _broken(tokens) else ""
+
+
+def _broken(tokens: SampleTokens) -> bool:
+    """Whether the arrays break the contract: lengths, mask, non-finite logprobs, spans that do not cover the tokens."""
+    count = len(tokens.token_ids)
+    if count == 0 or len(tokens.mask) != count or not any(tokens.mask):
+        return True
+    if tokens.mask[0]:  # nothing predicts a first token
+        return True
+    if len(tokens.logprob_raw) not in (0, count):
+        return True
+    if not all(map(math.isfinite, tokens.logprob_raw)):
+        return True
+    return not contiguous([(span.start, span.end) for span in tokens.versions], count)
+
+
+def contiguous(spans: Sequence[tuple[int, int]], count: int) -> bool:
+    """Whether version spans cover ``[0, count)`` without gap or overlap; none at all is allowed (demonstrations)."""
+    if not spans:
+        return True
+    at = 0
+    for start, end in spans:
+        if start != at or end <= start:
+            return False
+        at = end
+    return at == count

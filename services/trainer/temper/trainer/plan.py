@@ -1,0 +1,145 @@
+"""From a job's phases to what the trainer does: algorithms with validated settings, schedules, and the ledger's view.
+
+Everything a job can ask of the trainer is checked here, before the first step; errors name the field path.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temper.api.common.v1.common_pb2 import PURPOSE_DEMO, PURPOSE_TRAIN
+from temper.api.job.v1.spec_pb2 import JobSpec, ModelSpec, OptimizerSpec, PhaseSpec
+from temper.runtime.errors import Rejected
+from temper.trainer import algorithms
+from temper.trainer.algorithms import Algorithm
+from temper.trainer.algorithms.base import Settings
+from temper.trainer.engine.base import OptimizerSettings
+from temper.trainer.state import Phase
+
+SCHEDULES = ("constant", "cosine", "linear")
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """One phase, ready to run."""
+
+    name: str
+    steps: int
+    algorithm: Algorithm
+    settings: Settings
+    ledger: Phase
+    """The ledger's view of the phase."""
+    publish_every: int
+    """Steps between publications of new weights; 0 = only at the end of the phase."""
+    snapshot_every: int
+    """Steps between snapshots."""
+    purpose: int
+    """PURPOSE_TRAIN or PURPOSE_DEMO: records of another purpose are not this phase's."""
+    optimizer: OptimizerSpec
+
+    def tuned(self, step: int) -> OptimizerSettings:
+        """AdamW for the step ``0 .. steps-1`` of the phase."""
+        spec = self.optimizer
+        return OptimizerSettings(
+            lr=spec.lr * scheduled(spec, step, self.steps),
+            beta1=spec.beta1 or 0.9,
+            beta2=spec.beta2 or 0.99,
+            weight_decay=spec.weight_decay,
+            max_grad_norm=spec.max_grad_norm or 1.0,
+        )
+
+    def publishes(self, phase_step: int) -> bool:
+        """Whether the step that ends with this count gives a new version."""
+        last = phase_step >= self.steps
+        return last or (self.publish_every > 0 and phase_step % self.publish_every == 0)
+
+
+def scheduled(spec: OptimizerSpec, step: int, steps: int) -> float:
+    """Share of the peak learning rate: linear warm-up, then constant, cosine or linear down to ``min_lr_ratio``."""
+    if step < spec.warmup_steps:
+        return (step + 1) / spec.warmup_steps
+    left = 1.0 - (step - spec.warmup_steps) / max(1, steps - spec.warmup_steps)
+    match spec.schedule:
+        case "cosine":
+            return spec.min_lr_ratio + (1.0 - spec.min_lr_ratio) * 0.5 * (
+                1.0 + math.cos(math.pi * (1.0 - left))
+            )
+        case "linear":
+            return spec.min_lr_ratio + (1.0 - spec.min_lr_ratio) * left
+        case _:
+            return 1.0
+
+
+def plan(spec: JobSpec) -> Sequence[PhasePlan]:
+    """All phases of a job. Raises Rejected naming the field for anything the trainer cannot do."""
+    return [_phase(phase, f"phases[{number}]") for number, phase in enumerate(spec.phases)]
+
+
+def _phase(spec: PhaseSpec, path: str) -> PhasePlan:
+    chosen = algorithms.algorithm(spec.algorithm, path=path)
+    settings = chosen.settings(
+        dict(spec.algorithm_params), dict(spec.algorithm_choices), max_staleness=spec.max_staleness, path=path
+    )
+    if spec.optimizer.schedule and spec.optimizer.schedule not in SCHEDULES:
+        raise Rejected(
+            f"{spec.optimizer.schedule!r} is not one of {', '.join(SCHEDULES)}",
+            field=f"{path}.optimizer.schedule",
+        )
+    if chosen.needs_reward and spec.source == PURPOSE_DEMO:
+        raise Rejected(
+            f"{spec.algorithm} compares samples of the policy, demonstrations have none",
+            field=f"{path}.source",
+            hint='use algorithm = "sft" for demonstrations',
+        )
+    return PhasePlan(
+        name=spec.name,
+        steps=spec.steps,
+        algorithm=chosen,
+        settings=settings,
+        ledger=Phase(
+            steps=spec.steps,
+            groups_per_step=spec.groups_per_step,
+            max_staleness=spec.max_staleness,
+            ages=spec.source == PURPOSE_TRAIN,
+        ),
+        publish_every=spec.publish_every,
+        snapshot_every=spec.snapshot_every or 1,
+        purpose=spec.source,
+        optimizer=spec.optimizer,
+    )
+
+
+def model_config(spec: ModelSpec) -> Mapping[str, Any]:
+    """The ``config.json`` of a randomly initialised policy. Raises Rejected for shapes that do not fit together."""
+    if spec.hidden_size % spec.heads:
+        raise Rejected(
+            f"hidden_size {spec.hidden_size} is not a multiple of heads {spec.heads}",
+            field="policy.random.heads",
+        )
+    if spec.heads % spec.kv_heads:
+        raise Rejected(
+            f"heads {spec.heads} is not a multiple of kv_heads {spec.kv_heads}",
+            field="policy.random.kv_heads",
+        )
+    return {
+        "architectures": [ARCHITECTURES[spec.family]],
+        "model_type": spec.family,
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.hidden_size,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.hidden_size // spec.heads,
+        "intermediate_size": spec.intermediate_size,
+        "max_position_embeddings": spec.max_positions,
+        "rope_theta": spec.rope_theta,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": spec.tie_embeddings,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "torch_dtype": "float32",
+    }
