@@ -131,7 +131,7 @@ def _confine(memory_bytes: int) -> None:
             syscalls.drop_bounding_set()
         syscalls.drop_capabilities()
         syscalls.no_new_privileges()
-        syscalls.install_filter(seccomp.program())
+        syscalls.Filter(seccomp.program()).install()
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The end of one command. Example: `CommandResult(Outcome.OK, stdout=b"2\n", exit_code=0)`."""
+    r"""The end of one command. Example: `CommandResult(Outcome.OK, stdout=b"2\n", exit_code=0)`."""
 
     outcome: Outcome
     """Typed end."""

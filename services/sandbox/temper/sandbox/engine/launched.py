@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -22,7 +23,6 @@ from temper.sandbox.engine.base import Command, CommandResult, Limits, Outcome
 from temper.sandbox.engine.channel import INTERPRETER, Interpreter
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import wire
-from temper.sandbox.engine.launcher import Newborn
 from temper.sandbox.engine.link import Link
 from temper.sandbox.engine.output import PipeReader
 from temper.sandbox.engine.verdict import Ending, judge
@@ -38,7 +38,7 @@ class LaunchedSandbox:
 
     def __init__(
         self,
-        newborn: Newborn,
+        control: socket.socket,
         shared: tuple[str, ...],
         *,
         owner: int | None,
@@ -49,7 +49,7 @@ class LaunchedSandbox:
     ) -> None:
         self._reported = ReportedMeter()
         self._meter: Meter = group or self._reported
-        self._link = Link(newborn, self._reported)
+        self._link = Link(control, self._reported)
         self._shared = shared
         self._owner = owner
         self._isolated = isolated
@@ -195,8 +195,8 @@ class LaunchedSandbox:
         """As new: everything killed and discarded, then made again in the same slot."""
         async with self._turn:
             await self._end()
-            newborn = await self._revive()
-            self._link = Link(newborn, self._reported)
+            control = await self._revive()
+            self._link = Link(control, self._reported)
             await self.ready()
 
     async def destroy(self) -> None:

@@ -1,8 +1,7 @@
 """The host's end of the launcher process: start it, ask it for sandboxes, notice when it dies."""
 
 import asyncio
-import contextlib
-import os
+import functools
 import signal
 import socket
 import subprocess
@@ -18,7 +17,6 @@ from temper.runtime.errors import TemperError, Unavailable
 from temper.sandbox.engine.guest import wire
 
 _START_S: Final = 20.0
-_CREATE_S: Final = 20.0
 _STOP_S: Final = 5.0
 _STARTER: Final = "import sys; sys.path.append({path!r}); from temper.sandbox.engine.guest import launcher; launcher.main({fd})"
 
@@ -35,6 +33,7 @@ class Python:
     """Where its standard library lies."""
 
 
+@functools.cache
 def base_python() -> Python:
     """The interpreter this process was made from, outside any virtual environment."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -57,16 +56,6 @@ def guest_environment(python: Python, work: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Newborn:
-    """A sandbox that the launcher has just forked. The holder owns both."""
-
-    control: socket.socket
-    """Connection to its init."""
-    pidfd: int
-    """Readable once every process of it is gone."""
-
-
 class Launcher:
     """One launcher process. Not restarted here: its death kills all sandboxes, and the backend decides."""
 
@@ -75,9 +64,7 @@ class Launcher:
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
-        self._pending: dict[int, asyncio.Future[int]] = {}
         self._ready: asyncio.Future[None] | None = None
-        self._next = 0
 
     @property
     def alive(self) -> bool:
@@ -124,28 +111,18 @@ class Launcher:
             self.close()
             raise
 
-    async def create(self, request: Mapping[str, Any], cgroups: Sequence[int]) -> Newborn:
-        """Fork a sandbox. Raises Unavailable."""
+    def create(self, request: Mapping[str, Any], cgroups: Sequence[int]) -> socket.socket:
+        """Ask for a sandbox; returns the connection to its init, which says when it is ready. Raises Unavailable."""
         if self._connection is None:
             raise Unavailable("the launcher is gone", hint="the service restarts it")
-        self._next += 1
-        number = self._next
-        created: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pending[number] = created
         ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as undo:
-            undo.callback(ours.close)
-            with theirs:
-                wire.send(self._connection, {**request, "id": number}, [theirs.fileno(), *cgroups])
+        with theirs:
             try:
-                async with asyncio.timeout(_CREATE_S):
-                    pidfd = await created
-            except TimeoutError:
-                raise Unavailable(f"the launcher did not answer within {_CREATE_S:.0f} s") from None
-            finally:
-                self._pending.pop(number, None)
-            undo.pop_all()
-        return Newborn(ours, pidfd)
+                wire.send(self._connection, dict(request), [theirs.fileno(), *cgroups])
+            except OSError as error:
+                ours.close()
+                raise Unavailable("the launcher is gone", hint="the service restarts it") from error
+        return ours
 
     def _on_readable(self) -> None:
         assert self._connection is not None
@@ -156,36 +133,16 @@ class Launcher:
         if received is None:
             self._lost("the launcher died")
             return
-        message, descriptors = received
-        match message["event"]:
-            case "ready" if self._ready is not None and not self._ready.done():
-                self._ready.set_result(None)
-            case "failed":
-                self._lost(message["error"])
-            case _:
-                self._settle(message, descriptors)
-
-    def _settle(self, message: wire.Message, descriptors: list[int]) -> None:
-        waiting = self._pending.pop(message["id"], None)
-        if waiting is not None and not waiting.done():
-            if message["event"] == "created":
-                waiting.set_result(descriptors.pop())
-            else:
-                waiting.set_exception(Unavailable(f"cannot fork a sandbox: {message['error']}"))
-        for (
-            descriptor
-        ) in descriptors:  # nobody waits any more: without its control socket the sandbox ends itself
-            os.close(descriptor)
+        message, _ = received
+        if message["event"] == "failed":
+            self._lost(message["error"])
+        elif self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
 
     def _lost(self, reason: str) -> None:
         self._disconnect()
-        waiting: list[asyncio.Future[Any]] = list(self._pending.values())
-        if self._ready is not None:
-            waiting.append(self._ready)
-        self._pending.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(Unavailable(reason))
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(Unavailable(reason))
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -4,19 +4,20 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 
 from temper.sandbox.engine.guest import wire
-from temper.sandbox.engine.launcher import Newborn
 from temper.sandbox.engine.watch import ReportedMeter
 
 
 class Link:
     """The connection to a sandbox's init and the news of its death."""
 
-    def __init__(self, newborn: Newborn, meter: ReportedMeter) -> None:
+    def __init__(self, control: socket.socket, meter: ReportedMeter) -> None:
         self._loop = asyncio.get_running_loop()
-        self._control = newborn.control
-        self._pidfd = newborn.pidfd
+        self._control = control
+        self._pidfd = -1
+        self._killed = False
         self._meter = meter
         self._waiting: dict[object, asyncio.Future[wire.Message]] = {}
         self.died: asyncio.Future[None] = self._loop.create_future()
@@ -24,7 +25,6 @@ class Link:
         self.directories: list[int] = []
         """Descriptors of the shared directories, sent with "ready"."""
         self._loop.add_reader(self._control, self._on_event)
-        self._loop.add_reader(self._pidfd, self._on_death)
 
     def send(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
         """Tell init something; silently nothing if it is gone, since `died` says so."""
@@ -46,11 +46,12 @@ class Link:
             received = None
         if received is None:
             self._loop.remove_reader(self._control)
-            self.kill()
+            self._hung_up()
             return
         message, descriptors = received
         if message["event"] == "ready":
-            self.directories = descriptors
+            self._pidfd, *self.directories = descriptors
+            self._loop.add_reader(self._pidfd, self._on_death)
         elif message["event"] == "exited":
             self._meter.report(message)
         if message["event"] != "started":
@@ -59,6 +60,13 @@ class Link:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message)
 
+    def _hung_up(self) -> None:
+        """Init closed its end: it is dying, or never came to be (then there is no pidfd to wait for)."""
+        if self._pidfd >= 0:
+            self.kill()
+        elif not self.died.done():
+            self.died.set_result(None)
+
     def _on_death(self) -> None:
         self._loop.remove_reader(self._pidfd)
         if not self.died.done():
@@ -66,15 +74,16 @@ class Link:
 
     def kill(self) -> None:
         """Kill init, and with it everything in its namespace."""
-        if not self.died.done() and self._pidfd >= 0:
+        if not self.died.done() and self._pidfd >= 0 and not self._killed:
+            self._killed = True
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """Free the descriptors. Only after death."""
-        for source in (self._control, self._pidfd):
-            self._loop.remove_reader(source)
+        self._loop.remove_reader(self._control)
         self._control.close()
         if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1

@@ -12,11 +12,14 @@ from typing import Any
 from temper.sandbox.engine import records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
-from temper.sandbox.engine.slots import SlotBackend, guest_request, rlimits
+from temper.sandbox.engine.slots import SlotBackend, guest_basis, rlimits
 
 
 class ProcessBackend(SlotBackend):
     """Sandboxes as plain process trees. `state_dir` is an absolute directory of this service alone."""
+
+    ISOLATED = False
+    SHARED = ("/work",)
 
     def __init__(self, *, slots: int, state_dir: Path) -> None:
         super().__init__(slots, state_dir)
@@ -48,13 +51,11 @@ class ProcessBackend(SlotBackend):
         work = self._directory(slot)
         work.mkdir(mode=0o700)
         return {
-            **guest_request(str(work)),
-            "isolated": False,
+            **guest_basis(str(work)),
             "uid": os.geteuid(),
             "owner": None,
             "directory": str(work),
             "shared": [str(work)],
-            "names": ["/work"],
             "rlimits": rlimits(limits, with_memory=True, with_pids=False),
         }
 

@@ -1,20 +1,26 @@
 """What the two launcher-made backends share: slots, the launcher, creation and the end."""
 
 import contextlib
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 from temper.sandbox.engine.base import Capabilities, Limits
 from temper.sandbox.engine.groups import Group
 from temper.sandbox.engine.launched import LaunchedSandbox
-from temper.sandbox.engine.launcher import Launcher, Newborn, base_python, guest_environment
+from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
 
 
 class SlotBackend(ABC):
     """A backend with a fixed number of slots over one launcher. Subclasses say how a sandbox is set up."""
+
+    ISOLATED: ClassVar[bool]
+    """Whether the kernel ends everything of a sandbox with its init."""
+    SHARED: ClassVar[tuple[str, ...]]
+    """Names of the writable trees, in the order in which init hands over their descriptors."""
 
     def __init__(self, slots: int, state_dir: Path) -> None:
         self._slots = slots
@@ -53,20 +59,20 @@ class SlotBackend(ABC):
         group = self._groups[slot] if self._groups else None
         if group is not None:
             group.apply(limits)
-        request = self._request(slot, limits)
+        request = {"slot": slot, **self._request(slot, limits)}
 
-        async def bear() -> Newborn:
+        async def bear() -> socket.socket:
             if self._launcher is None or not self._launcher.alive:
                 await self._restart_launcher()
             assert self._launcher is not None
-            return await self._launcher.create(request, group.join_descriptors() if group else [])
+            return self._launcher.create(request, group.join_descriptors() if group else [])
 
         sandbox = LaunchedSandbox(
             await bear(),
-            tuple(request["names"]),
+            self.SHARED,
             owner=request["owner"],
             group=group,
-            isolated=request["isolated"],
+            isolated=self.ISOLATED,
             revive=bear,
             on_destroyed=lambda: self._give_back(slot),
         )
@@ -125,7 +131,7 @@ def rlimits(limits: Limits, *, with_memory: bool, with_pids: bool) -> Mapping[st
     return values
 
 
-def guest_request(work: str) -> dict[str, Any]:
-    """What every sandbox is told, whatever its backend."""
+def guest_basis(work: str) -> dict[str, Any]:
+    """What every sandbox is told, whatever its backend; sent to the launcher once."""
     python = base_python()
     return {"search_path": list(python.search_path), "environment": guest_environment(python, work)}

@@ -1,51 +1,42 @@
 # ruff: noqa: PTH123, PTH208 - pathlib would lie in every sandbox's memory for nothing
 """Process 1 of a sandbox: closes the doors behind itself, then runs what the host asks for and reaps orphans.
 
-Order of entering, each step needing what the next one takes away: cgroup, namespaces, mounts, rlimits, uid,
-capabilities, no-new-privileges, filter. From then on it is as unprivileged as the commands, but they cannot signal it
-(process 1), trace it or read it (not dumpable, and the filter refuses ptrace).
+Once inside it is as unprivileged as the commands, but they cannot signal it (process 1), trace it or read it (not
+dumpable, and the filter refuses ptrace).
 """
 
 import contextlib
-import fcntl
 import os
 import resource
 import select
 import signal
 import socket
-import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final, NoReturn
 
-from temper.sandbox.engine.guest import interpreter, root, syscalls, wire
+from temper.sandbox.engine.guest import interpreter, syscalls, wire
+from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Network, Seal, enter
 
-_NAMESPACES: Final = (
-    syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWCGROUP
-)
-_CONTROL: Final = 3
 _VICTIM: Final = b"500"  # commands die before init when memory runs out
 _ANY: Final = -1
 
 
 def main(
-    control: socket.socket, request: wire.Message, cgroups: Sequence[int], filter_program: bytes
+    control: socket.socket, request: wire.Message, cgroups: Sequence[int], network: Network | None, seal: Seal
 ) -> NoReturn:
-    """Become a sandbox. Never returns."""
+    """Become a sandbox. Never returns. `network` is a namespace kept for this slot, if there is one."""
     try:
-        connection, oom_score = _enter(control, request, cgroups, filter_program)
-        directories = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in request["shared"]]
+        connection = enter(control, request, cgroups, network, seal)
+        handles = [os.pidfd_open(os.getpid())]
+        handles += [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in request["shared"]]
     except OSError as error:
         with contextlib.suppress(OSError):
             wire.send(control, {"event": "failed", "error": str(error)})
         os._exit(1)
-    init = _Init(connection, oom_score, request)
+    init = _Init(connection, request)
     try:
-        wire.send(connection, {"event": "ready"}, directories)
-        for descriptor in directories:
+        wire.send(connection, {"event": "ready"}, handles)
+        for descriptor in handles:
             os.close(descriptor)
         init.run()
     except (OSError, ValueError):  # the host is gone or speaks nonsense; either way there is no one to serve
@@ -53,76 +44,18 @@ def main(
     os._exit(0)
 
 
-def _enter(
-    control: socket.socket, request: wire.Message, cgroups: Sequence[int], filter_program: bytes
-) -> tuple[socket.socket, int]:
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Python's own handler would let a command interrupt process 1
-    for descriptor in cgroups:
-        os.write(descriptor, b"0")
-    isolated: bool = request["isolated"]
-    if isolated:
-        _isolate(request)
-    os.chdir(request["directory"])
-    os.umask(0o022)
-    doors = _keep(control.fileno(), os.open("/proc/self/oom_score_adj", os.O_WRONLY))
-    for name, value in request["rlimits"].items():
-        _limit(getattr(resource, name), value)
-    if isolated:
-        _drop_privileges(request["uid"], filter_program)
-    else:
-        os.setsid()
-        syscalls.become_subreaper()
-    control.detach()
-    return socket.socket(fileno=doors[0]), doors[1]
-
-
-def _keep(*descriptors: int) -> list[int]:
-    """Move these to 3, 4, ... and close every other one above standard error."""
-    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
-    kept = [os.dup2(source, _CONTROL + index, inheritable=False) for index, source in enumerate(high)]
-    syscalls.close_from(_CONTROL + len(kept))
-    return kept
-
-
-def _isolate(request: wire.Message) -> None:
-    syscalls.unshare(_NAMESPACES)
-    root.mount_private(request["uid"], request["work_bytes"], request["tmp_bytes"])
-    syscalls.loopback_up()
-    socket.sethostname("sandbox")
-
-
-def _limit(kind: int, value: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (ceiling, ceiling))
-
-
-def _drop_privileges(uid: int, filter_program: bytes) -> None:
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    syscalls.drop_capabilities()
-    syscalls.set_dumpable(dumpable=False)
-    syscalls.no_new_privileges()
-    syscalls.install_filter(filter_program)
-
-
 class _Init:
     """The loop of process 1. `_running` maps a child's pid to the id its command came with."""
 
-    def __init__(self, connection: socket.socket, oom_score: int, request: wire.Message) -> None:
+    def __init__(self, connection: socket.socket, request: wire.Message) -> None:
         self._connection = connection
-        self._oom_score = oom_score
         self._search_path: list[str] = request["search_path"]
         self._isolated: bool = request["isolated"]
         self._environment: dict[str, str] = request["environment"]
         self._running: dict[int, int] = {}
         self._cpu = 0.0
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(
+        syscalls.handle_signal(
             signal.SIGCHLD, lambda *_: None
         )  # a handler must exist for the wake-up descriptor to be used
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -169,7 +102,7 @@ class _Init:
         actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(descriptors)]
         try:
             os.chdir(request["cwd"])
-            os.pwrite(self._oom_score, _VICTIM, 0)  # inherited by the child, then taken back
+            os.pwrite(OOM_SCORE, _VICTIM, 0)  # inherited by the child, then taken back
             pid = os.posix_spawnp(
                 argv[0],
                 argv,
@@ -185,7 +118,7 @@ class _Init:
             self._running[pid] = request["id"]
             wire.send(self._connection, {"event": "started", "id": request["id"]})
         finally:
-            os.pwrite(self._oom_score, b"0", 0)
+            os.pwrite(OOM_SCORE, b"0", 0)
 
     def _fork_interpreter(self, number: int, descriptors: list[int]) -> None:
         pid = os.fork()
@@ -194,18 +127,19 @@ class _Init:
             return
         channel, output = descriptors
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        syscalls.handle_signal(signal.SIGCHLD, signal.SIG_DFL)
+        syscalls.handle_signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()
-        os.pwrite(self._oom_score, _VICTIM, 0)
+        os.pwrite(OOM_SCORE, _VICTIM, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.dup2(channel, _CONTROL, inheritable=False)
-        syscalls.close_from(_CONTROL + 1)
+        os.dup2(channel, CONTROL, inheritable=False)
+        syscalls.close_from(CONTROL + 1)
         if self._isolated:
             syscalls.set_dumpable(dumpable=True)
-        os.environ.clear()
-        os.environ.update(self._environment)
+        for name, value in self._environment.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
         self._connection.detach()
         _serve_interpreter(self._search_path)
 
@@ -254,18 +188,10 @@ def _usage(usage: resource.struct_rusage, total_cpu: float) -> dict[str, Any]:
 def _serve_interpreter(search_path: list[str]) -> NoReturn:
     status = 1
     try:
-        sys.stdout = sys.__stdout__ = _text_stream(
-            1
-        )  # the inherited ones believe they are a seekable /dev/null
-        sys.stderr = sys.__stderr__ = _text_stream(2)
-        interpreter.serve(socket.socket(fileno=_CONTROL), search_path)
+        interpreter.serve(socket.socket(fileno=CONTROL), search_path)
         status = 0
     finally:
         os._exit(status)
-
-
-def _text_stream(descriptor: int) -> TextIO:
-    return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _descendants(ancestor: int) -> list[int]:

@@ -31,7 +31,7 @@ def serve(connection: socket.socket, search_path: list[str]) -> None:
     while (received := wire.receive(connection)) is not None:
         request, _ = received
         error = run(request["code"], main.__dict__)
-        _flush()
+        flush()
         if os.getpid() != own_process:  # the code forked and its child came back here
             os._exit(0)
         wire.send(connection, {"id": request["id"], "error": error})
@@ -78,7 +78,8 @@ def _line(error: BaseException) -> int | None:
     return next((frame.lineno for frame in reversed(frames) if frame.filename == "<code>"), None)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Push out what was printed, whatever the code has done to the streams."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         try:
             if stream is not None:

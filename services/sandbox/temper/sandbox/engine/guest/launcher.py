@@ -1,4 +1,4 @@
-# ruff: noqa: PTH123 - pathlib would lie in every sandbox's memory for nothing
+# ruff: noqa: PTH110, PTH123 - pathlib would lie in every sandbox's memory for nothing
 """The pre-forked launcher: one process per host that has Python loaded and forks sandboxes out of itself.
 
 It starts by exec with an empty environment, so nothing of the service is in its memory. It becomes process 1 of its
@@ -8,37 +8,22 @@ service (parent-death signal, and end of file on the socket).
 Run as `python -S -s -P -B -c "... launcher.main(fd)"` with a socket to the host; the first message configures it.
 """
 
+import builtins
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
-from temper.sandbox.engine.guest import init, root, seccomp, syscalls, wire
+from temper.sandbox.engine.guest import init, interpreter, root, seccomp, syscalls, wire
+from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Network, Seal
 
-# Loaded here so that a sandbox's first import of them is free and their pages are shared.
-PRELOADED: Final = (
-    "bisect",
-    "collections",
-    "cmath",
-    "datetime",
-    "decimal",
-    "fractions",
-    "functools",
-    "heapq",
-    "itertools",
-    "json",
-    "math",
-    "operator",
-    "random",
-    "re",
-    "statistics",
-    "string",
-    "textwrap",
-    "typing",
-)  # fmt: skip - a list of names reads better in three lines
+# Loaded here so that a sandbox's first import of them is free and their pages are shared. Few: every shared library
+# that the launcher has loaded costs each sandbox a little at its fork.
+PRELOADED: Final = ("collections", "functools", "itertools", "json", "math", "operator", "re", "typing")
 
 _OWN_NAMESPACES: Final = (
     syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
@@ -48,7 +33,11 @@ _OWN_NAMESPACES: Final = (
 def main(descriptor: int) -> NoReturn:
     """Configure from the first message, then serve `create` requests until the host hangs up."""
     syscalls.die_with_parent(signal.SIGKILL)
-    host = socket.socket(fileno=descriptor)
+    for number in (CONTROL, OOM_SCORE):
+        if number != descriptor:
+            os.dup2(0, number, inheritable=False)  # taken, so that nothing else gets these numbers
+    host = socket.socket(fileno=os.dup(descriptor))
+    os.dup2(0, descriptor, inheritable=False)
     received = wire.receive(host)
     if received is None:
         sys.exit(0)
@@ -68,10 +57,9 @@ def _start(host: socket.socket, configuration: dict[str, Any]) -> None:
     if configuration["user_namespace"]:
         _map_user()
     syscalls.unshare(_OWN_NAMESPACES)
-    pid, pidfd = syscalls.clone(syscalls.CLONE_NEWPID)
+    pid = syscalls.clone(syscalls.CLONE_NEWPID)
     if pid:
         host.close()
-        os.close(pidfd)
         os.waitpid(pid, 0)
         return
     syscalls.die_with_parent(signal.SIGKILL)
@@ -102,37 +90,87 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
     for name in PRELOADED:
         __import__(name)
     isolated: bool = configuration["isolated"]
-    filter_program = seccomp.program() if isolated else b""
+    seal = Seal(syscalls.Filter(seccomp.program() if isolated else b""), _hard_limits())
     if not isolated:
         syscalls.become_subreaper()
-    signal.signal(
+    syscalls.handle_signal(
         signal.SIGCHLD, signal.SIG_IGN
-    )  # sandboxes are reaped by the kernel; the host holds their pidfds
+    )  # the kernel reaps sandboxes; the host holds their pidfds
+    networks = Networks()
+    _warm_up()
     gc.collect()
     gc.disable()
     gc.freeze()  # a collection in a child would copy every page it touches
     wire.send(host, {"event": "ready"})
-    flags = syscalls.CLONE_NEWPID if isolated else 0
     while (received := wire.receive(host)) is not None:
         request, descriptors = received
-        _create(host, configuration | request, descriptors, flags, filter_program)
+        network = networks.of(request["slot"]) if isolated else None
+        _create(host, configuration | request, descriptors, network, seal)
+
+
+class Networks:
+    """One network namespace per slot, loopback up, used by one sandbox after another.
+
+    Making one costs as much as the rest of a sandbox. A sandbox enters it only when no socket is left inside.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Network] = {}
+
+    def of(self, slot: int) -> Network:
+        """The namespace of a slot, made at first use; the launcher itself moves into each new one."""
+        if slot not in self._kept:
+            syscalls.unshare(syscalls.CLONE_NEWNET)
+            syscalls.loopback_up()
+            files = [f"/proc/self/net/{name}" for name in ("sockstat", "sockstat6")]
+            meters = tuple(_open(path) for path in files if os.path.exists(path))
+            self._kept[slot] = Network(_open("/proc/self/ns/net"), meters)
+        return self._kept[slot]
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _warm_up() -> None:
+    """Do once what each interpreter does first, so that its tables are built before the fork and not after each."""
+    sys.stdout = sys.__stdout__ = _text_stream(1)
+    sys.stderr = sys.__stderr__ = _text_stream(2)
+    namespace: dict[str, Any] = {"__builtins__": builtins}
+    for code in ("import math\nx = 1\nx + 1", "print('a')", "1 / 0", "("):
+        reply = wire.encode({"id": 1, "error": interpreter.run(code, namespace)})
+        wire.Decoder().feed(reply)
+    interpreter.flush()
+
+
+def _text_stream(descriptor: int) -> TextIO:
+    """Standard output as it is in a sandbox: no character can make printing fail."""
+    return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _hard_limits() -> dict[str, int]:
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    limits = {name: resource.getrlimit(getattr(resource, name))[1] for name in names}
+    return {name: hard for name, hard in limits.items() if hard != resource.RLIM_INFINITY}
 
 
 def _create(
-    host: socket.socket, request: dict[str, Any], descriptors: list[int], flags: int, filter_program: bytes
+    host: socket.socket, request: dict[str, Any], descriptors: list[int], network: Network | None, seal: Seal
 ) -> None:
-    """Fork one sandbox. `descriptors`: its control socket, then the cgroup files it joins by writing 0."""
-    pidfd = -1
+    """Fork one sandbox. `descriptors`: its control socket, then the cgroup files it joins by writing 0.
+
+    Only a failure is answered here, on the control socket; otherwise the sandbox itself says when it is ready.
+    """
+    control = socket.socket(fileno=descriptors[0])
     try:
-        pid, pidfd = syscalls.clone(flags)
-        if pid == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            host.detach()  # closed by number in init, with every other descriptor
-            init.main(socket.socket(fileno=descriptors[0]), request, descriptors[1:], filter_program)
-        wire.send(host, {"event": "created", "id": request["id"], "pid": pid}, [pidfd])
+        if syscalls.clone(syscalls.CLONE_NEWPID if request["isolated"] else 0) == 0:
+            syscalls.handle_signal(signal.SIGCHLD, signal.SIG_DFL)
+            host.detach()  # closed by number on entering, with every other descriptor
+            init.main(control, request, descriptors[1:], network, seal)
     except OSError as error:
-        wire.send(host, {"event": "refused", "id": request["id"], "error": str(error)})
+        with contextlib.suppress(OSError):
+            wire.send(control, {"event": "failed", "error": str(error)})
     finally:
-        for descriptor in (*descriptors, pidfd):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        control.close()
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)

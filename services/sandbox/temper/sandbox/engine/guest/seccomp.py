@@ -14,6 +14,7 @@ _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
 _AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
 _ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_JUMP: Final = 0x05  # BPF_JMP | BPF_JA
 _RETURN: Final = 0x06  # BPF_RET | BPF_K
 
 _ALLOW: Final = 0x7FFF0000
@@ -93,7 +94,6 @@ def _instruction(code: int, constant: int, if_true: int = 0, if_false: int = 0) 
 def program(machine: str | None = None) -> bytes:
     """The filter for this machine. Raises KeyError on an architecture without a table."""
     machine = machine or os.uname().machine
-    denied = sorted(_DENIED[machine])
     refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
     lines = [
         _instruction(_LOAD, _ARCHITECTURE),
@@ -104,8 +104,7 @@ def program(machine: str | None = None) -> bytes:
     if machine == "x86_64":  # the x32 numbers would walk around the list
         lines += [_instruction(_AT_LEAST, _X32_BIT, 0, 1), refuse]
     lines += [_instruction(_EQUAL, _CLONE3, 0, 1), _instruction(_RETURN, _ERRNO | errno.ENOSYS)]
-    for index, number in enumerate(denied):
-        lines.append(_instruction(_EQUAL, number, len(denied) - index + 4 - 1, 0))
+    lines += _search(sorted(_DENIED[machine]), refuse)
     lines += [
         _instruction(_EQUAL, _CLONE[machine], 0, 2),
         _instruction(_LOAD, _FIRST_ARGUMENT),
@@ -114,3 +113,19 @@ def program(machine: str | None = None) -> bytes:
         refuse,
     ]
     return b"".join(lines)
+
+
+def _search(numbers: list[int], refuse: bytes) -> list[bytes]:
+    """A binary search: the kernel runs the program once for every system call there is when it is loaded.
+
+    Falls through to what follows when the number is not in the list.
+    """
+    if len(numbers) <= 4:
+        tests = [
+            _instruction(_EQUAL, number, len(numbers) - index, 0) for index, number in enumerate(numbers)
+        ]
+        return [*tests, _instruction(_JUMP, 1), refuse]
+    middle = len(numbers) // 2
+    low, high = _search(numbers[:middle], refuse), _search(numbers[middle:], refuse)
+    split = _instruction(_AT_LEAST, numbers[middle], len(low) + 1, 0)
+    return [split, *low, _instruction(_JUMP, len(high)), *high]

@@ -10,9 +10,8 @@ from temper.sandbox.engine import cgroups, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
 from temper.sandbox.engine.guest import syscalls
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
-from temper.sandbox.engine.slots import SlotBackend, guest_request, rlimits
+from temper.sandbox.engine.slots import SlotBackend, guest_basis, rlimits
 
-_WRITABLE: Final = ("/work", "/tmp")  # noqa: S108 - the sandbox's own
 _HOST_ENFORCED: Final = ("wall_s", "output_bytes", "disk_bytes", "open_files", "file_bytes")
 
 
@@ -22,6 +21,9 @@ class NamespacesBackend(SlotBackend):
     `slots` is the most sandboxes at once; slot n runs as uid `first_uid + n`. `readonly_paths` are host directories
     shown inside at their own path. `state_dir` is an absolute directory of this service alone.
     """
+
+    ISOLATED = True
+    SHARED = ("/work", "/tmp")  # noqa: S108 - the sandbox's own
 
     def __init__(
         self,
@@ -99,10 +101,13 @@ class NamespacesBackend(SlotBackend):
         if not python.prefix.startswith("/usr"):
             paths.append(python.prefix)
         configuration = {
+            **guest_basis("/work"),
             "isolated": True,
             "user_namespace": self._user_namespace,
             "base": str(self._state_dir.resolve() / "root"),
             "readonly_paths": paths,
+            "directory": "/work",
+            "shared": list(self.SHARED),
             "uids": [self._uid(slot) for slot in range(self._slots)],
         }
         return Launcher(configuration, guest_environment(python, "/work"))
@@ -112,19 +117,13 @@ class NamespacesBackend(SlotBackend):
 
     def _request(self, slot: int, limits: Limits) -> dict[str, Any]:
         grouped = bool(self._groups)
-        own_uid = (
-            not self._user_namespace
-        )  # RLIMIT_NPROC counts by uid, so with a shared one it would count others
+        # RLIMIT_NPROC counts by uid: with one uid for all it would count the others too.
+        own_uid = not self._user_namespace
         return {
-            **guest_request("/work"),
-            "isolated": True,
             "uid": self._uid(slot),
             "owner": None if self._user_namespace else self._uid(slot),
             "work_bytes": limits.disk_bytes,
             "tmp_bytes": limits.disk_bytes,
-            "directory": "/work",
-            "shared": list(_WRITABLE),
-            "names": list(_WRITABLE),
             "rlimits": rlimits(limits, with_memory=not grouped, with_pids=not grouped and own_uid),
         }
 

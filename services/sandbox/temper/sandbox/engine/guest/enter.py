@@ -1,0 +1,105 @@
+"""Closing the doors: how a freshly forked process becomes a sandbox that nothing leads out of.
+
+The order matters, each step needs what the next one takes away: cgroup, namespaces, mounts, rlimits, uid,
+capabilities, no-new-privileges, filter.
+"""
+
+import _socket
+import os
+import resource
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from temper.sandbox.engine.guest import root, syscalls, wire
+
+CONTROL: Final = 3
+"""Descriptor of the socket to the host, in init and (its own one) in the interpreter."""
+OOM_SCORE: Final = 4
+"""Descriptor of init's own oom_score_adj. The launcher keeps both numbers free of anything that matters."""
+
+_NAMESPACES: Final = (
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP
+)
+
+
+class Seal(NamedTuple):
+    """What the launcher prepares once for all sandboxes. Example: `Seal(Filter(program()), {"RLIMIT_NOFILE": 4096})`."""
+
+    filter: syscalls.Filter
+    """Refused system calls."""
+    hard_limits: Mapping[str, int]
+    """Ceilings of this host that we may not raise, by name; absent means none."""
+
+
+class Network(NamedTuple):
+    """A network namespace kept for one slot. Example: `Network(9, (10, 11))`."""
+
+    namespace: int
+    """Descriptor to enter it by."""
+    meters: tuple[int, ...]
+    """Its `sockstat` files, held open: each read gives the counts of that moment."""
+
+    def empty(self) -> bool:
+        """Whether nothing of an earlier tenant is left, closing connections included. Source: proc_pid_net(5)."""
+        return not any(_busy(os.pread(meter, 4096, 0)) for meter in self.meters)
+
+
+def _busy(text: bytes) -> bool:
+    for line in text.splitlines():
+        words = line.split()  # TCP: inuse 0 orphan 0 tw 0 alloc 5 mem 0 / TCP6: inuse 0
+        if words[:1] in ([b"TCP:"], [b"TCP6:"]):
+            return words[2] != b"0" or words[5:7] not in ([], [b"tw", b"0"])
+    return False
+
+
+def enter(
+    control: socket.socket, request: wire.Message, cgroups: Sequence[int], network: Network | None, seal: Seal
+) -> socket.socket:
+    """Returns the control socket; every other descriptor but `OOM_SCORE` is closed. Raises OSError."""
+    syscalls.handle_signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Python's own handler lets a command interrupt process 1
+    for descriptor in cgroups:
+        os.write(descriptor, b"0")
+    isolated: bool = request["isolated"]
+    if isolated:
+        _isolate(request, network)
+    os.chdir(request["directory"])
+    os.umask(0o022)
+    os.dup2(os.open("/proc/self/oom_score_adj", os.O_WRONLY), OOM_SCORE, inheritable=False)
+    os.dup2(control.fileno(), CONTROL, inheritable=False)
+    syscalls.close_from(OOM_SCORE + 1)
+    for name, value in request["rlimits"].items():
+        ceiling = min(value, seal.hard_limits.get(name, value))
+        resource.setrlimit(getattr(resource, name), (ceiling, ceiling))
+    if isolated:
+        _drop_privileges(request["uid"], seal)
+    else:
+        os.setsid()
+        syscalls.become_subreaper()
+    control.detach()
+    return socket.socket(fileno=CONTROL)
+
+
+def _isolate(request: wire.Message, network: Network | None) -> None:
+    if network is not None and network.empty():
+        syscalls.enter_network(network.namespace)
+    else:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        syscalls.loopback_up()
+    syscalls.unshare(_NAMESPACES)
+    root.mount_private(request["uid"], request["work_bytes"], request["tmp_bytes"])
+    _socket.sethostname("sandbox")
+
+
+def _drop_privileges(uid: int, seal: Seal) -> None:
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    syscalls.drop_capabilities()
+    syscalls.set_dumpable(dumpable=False)
+    syscalls.no_new_privileges()
+    seal.filter.install()
