@@ -13,14 +13,11 @@ from temper.runtime.config import LoggingConfig, MetricsConfig, read_secret
 from temper.runtime.errors import Unavailable
 from temper.runtime.telemetry import (
     MetricsServer,
-    current_traceparent,
     get_logger,
     new_registry,
     redact_text,
     serve_metrics,
     setup_logging,
-    setup_tracing,
-    span,
 )
 
 
@@ -155,34 +152,3 @@ def test_a_taken_metrics_port_is_said_with_a_way_out() -> None:
 
 def test_no_port_means_no_metrics_server() -> None:
     assert serve_metrics(MetricsConfig(port=None), new_registry(), lambda: True) is None
-
-
-def test_without_an_exporter_a_span_is_nothing() -> None:
-    assert not setup_tracing("example", {})
-    with span("work", traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01"):
-        assert current_traceparent() is None
-
-
-def test_a_span_continues_the_trace_of_the_envelope(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-
-    from temper.runtime import telemetry
-
-    monkeypatch.setattr(telemetry, "_tracing", True)
-    monkeypatch.setattr(trace, "get_tracer", TracerProvider().get_tracer)
-    with span("work", traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01", kind="consumer", group="g"):
-        inside = current_traceparent()
-    assert inside is not None
-    assert inside.split("-")[1] == "1" * 32
-    assert inside.split("-")[2] != "2" * 16
-
-
-def test_tracing_without_its_extra_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    from temper.runtime import telemetry
-
-    monkeypatch.setattr(telemetry, "find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match="not installed") as caught:
-        setup_tracing("example", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"})
-    assert "temper-rl[otel]" in str(caught.value.hint)

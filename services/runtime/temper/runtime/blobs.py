@@ -167,7 +167,7 @@ def _translating(key: str, work: Callable[[], T]) -> T:
     """Run `work` with obstore's errors as ours: missing is the caller's fault, a full disk is a limit, the rest may pass."""
     try:
         return work()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise Rejected(f"no blob at {key}", field="key") from None
     except (BaseError, OSError) as error:
         if "No space left" in str(error) or "Disk quota" in str(error):

@@ -13,7 +13,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -36,6 +36,7 @@ from temper.runtime.errors import (
     from_status,
     to_status,
 )
+from temper.runtime.tracing import current_traceparent, span
 from temper.runtime.validation import as_status, violations
 
 HEALTH_PREFIX = "/grpc.health.v1.Health/"
@@ -164,19 +165,19 @@ class Edge(grpc.aio.ServerInterceptor):
         method = str(handler_call_details.method)
         if handler is None or method.startswith(HEALTH_PREFIX):
             return handler
-        allowed = self._authorized(handler_call_details.invocation_metadata)
-        return self._wrap(handler, method, allowed)
+        metadata: dict[str, Any] = dict(handler_call_details.invocation_metadata or ())
+        allowed = self._authorized(metadata.get("authorization", ""))
+        return self._wrap(
+            handler, _Call(method, allowed, metadata.get("traceparent"), self._unary_timeout_s, self._seconds)
+        )
 
-    def _authorized(self, metadata: Any) -> bool:
+    def _authorized(self, given: str | bytes) -> bool:
         if self._expected is None:
             return True
-        given = next((value for key, value in metadata or () if key == "authorization"), "")
-        raw = given if isinstance(given, bytes) else str(given).encode()
-        return hmac.compare_digest(raw, self._expected)
+        return hmac.compare_digest(given if isinstance(given, bytes) else given.encode(), self._expected)
 
-    def _wrap(self, handler: Any, method: str, allowed: bool) -> Any:
+    def _wrap(self, handler: Any, call: _Call) -> Any:
         """The same handler with the edge around it. Only the request's side differs between unary and stream."""
-        call = _Call(method, allowed, self._unary_timeout_s, self._seconds)
         serializers = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
@@ -193,7 +194,10 @@ class Edge(grpc.aio.ServerInterceptor):
 class _Call:
     """The edge around one method: authorization, deadline, rules, error form, duration."""
 
-    def __init__(self, method: str, allowed: bool, unary_timeout_s: float, seconds: Histogram) -> None:
+    def __init__(
+        self, method: str, allowed: bool, traceparent: str | None, unary_timeout_s: float, seconds: Histogram
+    ) -> None:
+        self._traceparent = traceparent
         self._method = method.rpartition("/")[2]
         self._allowed = allowed
         self._unary_timeout_s = unary_timeout_s
@@ -205,8 +209,9 @@ class _Call:
                 await self._admit(context)
                 remaining = context.time_remaining()
                 limit = self._unary_timeout_s if remaining is None else min(remaining, self._unary_timeout_s)
-                async with asyncio.timeout(limit):
-                    return await inner(await _checked(request, context), context)
+                with self._span():
+                    async with asyncio.timeout(limit):
+                        return await inner(await _checked(request, context), context)
 
         return handle
 
@@ -220,6 +225,9 @@ class _Call:
                         yield reply
 
         return handle
+
+    def _span(self) -> AbstractContextManager[None]:
+        return span(self._method, traceparent=self._traceparent, kind="server")
 
     async def _admit(self, context: Any) -> None:
         if not self._allowed:
@@ -344,6 +352,8 @@ def _channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 def _with_token(details: grpc.aio.ClientCallDetails, token: str) -> grpc.aio.ClientCallDetails:
     metadata = grpc.aio.Metadata(*(details.metadata or ()))
     metadata.add("authorization", f"Bearer {token}")
+    if traceparent := current_traceparent():
+        metadata.add("traceparent", traceparent)
     return details._replace(metadata=metadata)  # type: ignore[attr-defined]  # a namedtuple, which the stubs do not say
 
 

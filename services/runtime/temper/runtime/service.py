@@ -49,14 +49,8 @@ from temper.runtime.log.base import EventLog
 from temper.runtime.presence import Presence
 from temper.runtime.rpc import GrpcServer
 from temper.runtime.supervisor import GaveUp, Supervisor
-from temper.runtime.telemetry import (
-    flush_tracing,
-    get_logger,
-    new_registry,
-    serve_metrics,
-    setup_logging,
-    setup_tracing,
-)
+from temper.runtime.telemetry import get_logger, new_registry, serve_metrics, setup_logging
+from temper.runtime.tracing import flush_tracing, setup_tracing
 
 C = TypeVar("C", bound=ServiceConfig)
 T = TypeVar("T")

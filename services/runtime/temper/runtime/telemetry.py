@@ -1,28 +1,22 @@
-"""What a service says about itself: log events, metrics, traces. Each costs nothing that a step would notice.
+"""What a service says about itself: log events and metrics. Neither costs anything that a step would notice.
 
 Logs are events with fields (structlog) on standard error; standard-library loggers of vendors go the same way, and
 every line passes redaction. Metrics are Prometheus series in a registry per process, served over HTTP beside health.
-Traces are OpenTelemetry's API: no-ops until `OTEL_EXPORTER_OTLP_ENDPOINT` is set and the `otel` extra is installed.
+Traces are in `temper.runtime.tracing`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from typing import Any
 
 import structlog
-from opentelemetry import trace
-from opentelemetry.trace import SpanKind
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
@@ -35,8 +29,6 @@ _SECRET_KEY = re.compile(
 )
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 _BEARER = re.compile(r"(?i)\bbearer\s+\S+")
-_propagator = TraceContextTextMapPropagator()
-_tracing = False  # until `setup_tracing` finds an exporter, spans are not even opened
 
 Event = MutableMapping[str, Any]
 
@@ -192,64 +184,3 @@ def _handler(registry: CollectorRegistry, ready: Callable[[], bool]) -> type[Bas
             """Scrapes are not news."""
 
     return Handler
-
-
-# ---------------------------------------------------------------- traces
-def setup_tracing(service: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Export spans over OTLP when the standard variables ask for it; returns whether they do.
-
-    Raises Unavailable, naming the extra, when they ask and the SDK is not installed.
-    """
-    global _tracing  # noqa: PLW0603 - one process, one tracer, as in OpenTelemetry itself
-    variables = os.environ if environ is None else environ
-    if not variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not variables.get(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-    ):
-        return False
-    if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:
-        raise Unavailable(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but the OpenTelemetry SDK is not installed",
-            hint="pip install 'temper-rl[otel]', or unset the variable",
-        )
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    provider = TracerProvider(resource=Resource.create({"service.name": f"temper-{service}"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(provider)
-    _tracing = True
-    return True
-
-
-def flush_tracing() -> None:
-    """Send what is buffered; called last in a drain."""
-    provider = trace.get_tracer_provider()
-    if flush := getattr(provider, "force_flush", None):
-        flush(2000)
-
-
-@contextmanager
-def span(
-    name: str, *, traceparent: str | None = None, kind: str = "internal", **attributes: Any
-) -> Iterator[None]:
-    """A span around the body, child of `traceparent` if given (from an envelope). Free when tracing is off."""
-    if not _tracing:
-        yield
-        return
-    parent = _propagator.extract({"traceparent": traceparent}) if traceparent else None
-    tracer = trace.get_tracer("temper")
-    with tracer.start_as_current_span(
-        name, context=parent, kind=SpanKind[kind.upper()], attributes=attributes
-    ):
-        yield
-
-
-def current_traceparent() -> str | None:
-    """W3C trace context of the span around the caller, for an envelope; None outside a span."""
-    if not _tracing:
-        return None
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier)
-    return carrier.get("traceparent")

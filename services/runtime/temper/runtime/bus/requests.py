@@ -15,6 +15,7 @@ from temper.runtime.bus.link import Link, RawMessage, RawSubscription
 from temper.runtime.clock import Clock
 from temper.runtime.envelope import Envelope, decode, parse
 from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable, from_wire, to_status
+from temper.runtime.tracing import span
 
 M = TypeVar("M", bound=Message)
 Req = TypeVar("Req", bound=Message)
@@ -84,8 +85,9 @@ class Endpoint(Generic[Req]):
             left = None if envelope.deadline is None else envelope.deadline - self._clock.now()
             if left is not None and left <= 0:
                 return  # the caller has given up; an answer would find nobody
-            async with self._clock.timeout(left):
-                reply = await self._handler(request, envelope)
+            with span(envelope.type, traceparent=envelope.traceparent, kind="server"):
+                async with self._clock.timeout(left):
+                    reply = await self._handler(request, envelope)
             await self._link.publish(raw.reply, reply.SerializeToString())
         except TimeoutError:
             await self._refuse(raw, Unavailable("the deadline passed while the request was served"))

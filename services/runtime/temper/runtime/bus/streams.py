@@ -27,6 +27,7 @@ from temper.runtime.clock import Clock
 from temper.runtime.envelope import Envelope, decode, encode
 from temper.runtime.errors import Unavailable
 from temper.runtime.topology import EVT, Topology, load
+from temper.runtime.tracing import current_traceparent
 
 M = TypeVar("M", bound=Message)
 Req = TypeVar("Req", bound=Message)
@@ -196,4 +197,5 @@ class StreamBus:
         fence: int | None,
     ) -> dict[str, str]:
         kind = msg.DESCRIPTOR.full_name
-        return encode(Envelope(id, kind, self.source, about, self._clock.now(), deadline, fence))
+        sent = self._clock.now()
+        return encode(Envelope(id, kind, self.source, about, sent, deadline, fence, 1, current_traceparent()))
