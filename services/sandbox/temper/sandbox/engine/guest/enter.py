@@ -59,7 +59,7 @@ def enter(
 ) -> socket.socket:
     """Returns the control socket; every other descriptor but `OOM_SCORE` is closed. Raises OSError."""
     syscalls.handle_signal(
-        signal.SIGINT, signal.SIG_DFL
+        signal.SIGINT, syscalls.DEFAULT_ACTION
     )  # Python's own handler lets a command interrupt process 1
     for descriptor in cgroups:
         os.write(descriptor, b"0")

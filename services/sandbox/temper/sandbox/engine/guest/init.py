@@ -127,7 +127,7 @@ class _Init:
             return
         channel, output = descriptors
         signal.set_wakeup_fd(-1)
-        syscalls.handle_signal(signal.SIGCHLD, signal.SIG_DFL)
+        syscalls.handle_signal(signal.SIGCHLD, syscalls.DEFAULT_ACTION)
         syscalls.handle_signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()
         os.pwrite(OOM_SCORE, _VICTIM, 0)

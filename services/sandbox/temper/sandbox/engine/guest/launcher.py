@@ -94,7 +94,7 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
     if not isolated:
         syscalls.become_subreaper()
     syscalls.handle_signal(
-        signal.SIGCHLD, signal.SIG_IGN
+        signal.SIGCHLD, syscalls.IGNORE
     )  # the kernel reaps sandboxes; the host holds their pidfds
     networks = Networks()
     _warm_up()
@@ -164,7 +164,7 @@ def _create(
     control = socket.socket(fileno=descriptors[0])
     try:
         if syscalls.clone(syscalls.CLONE_NEWPID if request["isolated"] else 0) == 0:
-            syscalls.handle_signal(signal.SIGCHLD, signal.SIG_DFL)
+            syscalls.handle_signal(signal.SIGCHLD, syscalls.DEFAULT_ACTION)
             host.detach()  # closed by number on entering, with every other descriptor
             init.main(control, request, descriptors[1:], network, seal)
     except OSError as error:

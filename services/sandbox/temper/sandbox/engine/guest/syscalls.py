@@ -46,6 +46,10 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "aarch64": {"clone": 220, "capset": 91, "pivot_root": 41},
 }
 
+DEFAULT_ACTION: Final[Any] = _signal.SIG_DFL
+IGNORE: Final[Any] = _signal.SIG_IGN
+"""Actions for `handle_signal`: the raw ones, not the enumeration's members."""
+
 # PyDLL holds the interpreter lock over the call: a raw clone must not race another thread for it, and the calls
 # are too short to be worth releasing it.
 _libc = ctypes.PyDLL(None, use_errno=True)
