@@ -3,6 +3,8 @@
 import asyncio
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,10 +46,18 @@ def phase(
 
 
 def model(**more):
-    shape = dict(
-        family="qwen3", hidden_size=32, layers=2, heads=4, kv_heads=2, intermediate_size=48,
-        max_positions=128, vocab_size=40, tie_embeddings=True, rope_theta=10000.0,
-    )  # fmt: skip
+    shape: dict[str, Any] = {
+        "family": "qwen3",
+        "hidden_size": 32,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "intermediate_size": 48,
+        "max_positions": 128,
+        "vocab_size": 40,
+        "tie_embeddings": True,
+        "rope_theta": 10000.0,
+    }
     return ModelSpec(**(shape | more))
 
 
@@ -59,7 +69,7 @@ def spec(*phases, engine="fake", policy=None):
 
 @dataclass
 class World:
-    directory: object
+    directory: Path
     bus: MemoryBus
     clock: SystemClock = field(default_factory=SystemClock)
     log: MemoryLog = field(default_factory=MemoryLog)
@@ -70,7 +80,8 @@ class World:
         self.metrics = TrainerMetrics(self.registry)
 
     def around(self, instance="t1", **worker):
-        config = TrainerConfig(worker=WorkerConfig(**({"poll_s": 0.02, "patience_s": 2.0} | worker)))
+        settings: dict[str, Any] = {"poll_s": 0.02, "patience_s": 2.0} | worker
+        config = TrainerConfig(worker=WorkerConfig(**settings))
         bus = self.bus.client(instance)
         return Surroundings(config, bus, self.log, self.blobs, self.clock, self.metrics, instance)
 

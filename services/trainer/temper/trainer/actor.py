@@ -18,7 +18,8 @@ from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StartTraining, Train
 from temper.runtime import topology
 from temper.runtime.bus.base import Delivery, Entry, kept_alive
 from temper.runtime.errors import Rejected, Stale, TemperError, Unavailable
-from temper.runtime.telemetry import get_logger, span
+from temper.runtime.telemetry import get_logger
+from temper.runtime.tracing import span
 from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.engine import make_engine
 from temper.trainer.patience import Patience
@@ -45,16 +46,17 @@ class TrainerActor:
         """Take commands until ``drain``."""
         deliveries = self._around.bus.commands(SERVICE, concurrency=self._around.config.worker.jobs)
         stopping = asyncio.create_task(self._stopping.wait())
+        coming = asyncio.ensure_future(anext(deliveries))
         try:
             while not self._stopping.is_set():
-                coming = asyncio.ensure_future(anext(deliveries))
                 await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    coming.cancel()
-                    break
-                self._begin(coming.result())
+                if coming.done():
+                    self._begin(coming.result())
+                    coming = asyncio.ensure_future(anext(deliveries))
         finally:
             stopping.cancel()
+            coming.cancel()
+            await asyncio.wait({coming})  # a generator that still runs cannot be closed
             await deliveries.aclose()
 
     async def drain(self) -> None:
