@@ -22,6 +22,7 @@ from temper.runtime.errors import Unavailable
 
 BUCKET = "presence"
 EVERY_S = 2.0  # a fifth of the bucket's ttl: four beats may be lost
+_PATIENCE_S = 1.0  # for one write: a drain must not hang on a broker that is gone
 
 State = Literal["starting", "ready", "draining"]
 Status = Callable[[], Mapping[str, object]]
@@ -65,9 +66,10 @@ class Presence:
         return record
 
     async def announce(self) -> None:
-        """Write it now. A broker that is away is no reason to fail: the next beat tells."""
-        with suppress(Unavailable):
-            await (await self._bucket()).put(self._key, self.record().SerializeToString())
+        """Write it now. A broker that is away is no reason to fail or to wait: the next beat tells."""
+        with suppress(Unavailable, TimeoutError):
+            async with self._clock.timeout(_PATIENCE_S):
+                await (await self._bucket()).put(self._key, self.record().SerializeToString())
 
     async def beat(self) -> None:
         """Announce for ever."""
@@ -77,8 +79,9 @@ class Presence:
 
     async def withdraw(self) -> None:
         """Be gone at once instead of by expiry."""
-        with suppress(Unavailable):
-            await (await self._bucket()).delete(self._key)
+        with suppress(Unavailable, TimeoutError):
+            async with self._clock.timeout(_PATIENCE_S):
+                await (await self._bucket()).delete(self._key)
 
     async def _bucket(self) -> KeyValue:
         return await self._bus.kv(BUCKET)

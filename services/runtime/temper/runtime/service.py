@@ -58,6 +58,7 @@ Drain = Callable[[], Awaitable[None]]
 
 OK, BAD_CONFIG, NOT_AVAILABLE, FAILED = 0, 2, 3, 4
 _PARENT_POLL_S = 1.0
+_GRPC_GRACE_S = 1.0  # streams of watchers end with it; unary calls are short
 
 
 @dataclass(slots=True)
@@ -216,19 +217,24 @@ async def drain(context: Context[C]) -> None:
     """Stop taking work, finish what is in flight within `drain_timeout_s`, release everything."""
     context.stopping.set()
     await _set_state(context, ready=False)
-    log = get_logger()
     try:
         async with asyncio.timeout(context.config.drain_timeout_s):
             for name, step in reversed(context.drains):
-                log.debug("service.drain", step=name)
-                await step()
+                await _drain_step(name, step)
     except TimeoutError:
-        log.warning("service.drain_timeout", seconds=context.config.drain_timeout_s)
-    except TemperError as error:
-        log.warning("service.drain_failed", error=str(error))
-    await context.grpc.stop(1.0)
+        get_logger().warning("service.drain_timeout", seconds=context.config.drain_timeout_s)
+    await context.grpc.stop(_GRPC_GRACE_S)
     await context.supervisor.stop()
     await context.presence.withdraw()
+
+
+async def _drain_step(name: str, step: Drain) -> None:
+    """One step; a part that is away (the broker, say) must not keep the others from their turn."""
+    get_logger().debug("service.drain", step=name)
+    try:
+        await step()
+    except TemperError as error:
+        get_logger().warning("service.drain_failed", step=name, error=str(error))
 
 
 async def _set_state(context: Context[C], *, ready: bool) -> None:
