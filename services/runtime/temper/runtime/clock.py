@@ -76,16 +76,23 @@ class FakeClock:
 
     @asynccontextmanager
     async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
-        scope = asyncio.timeout(None)
-        alarm = None if seconds is None else self._alarm(max(seconds, 0.0))
-        async with scope:
-            if alarm is not None:
-                alarm.add_done_callback(lambda done: None if done.cancelled() else _expire(scope))
+        if seconds is None:
+            yield
+            return
+        alarm = self._alarm(max(seconds, 0.0))
+        inside = True
+        async with asyncio.timeout(None) as scope:
+
+            def fire(done: asyncio.Future[None]) -> None:
+                if inside and not done.cancelled():
+                    scope.reschedule(float("-inf"))  # the loop's own time is past it: fires at once
+
+            alarm.add_done_callback(fire)
             try:
                 yield
             finally:
-                if alarm is not None:
-                    alarm.cancel()
+                inside = False
+                alarm.cancel()
 
     async def advance(self, seconds: float) -> None:
         """Let `seconds` pass, waking every sleeper that falls due on the way."""
@@ -109,8 +116,3 @@ class FakeClock:
         alarm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._elapsed + seconds, next(self._order), alarm))
         return alarm
-
-
-def _expire(scope: asyncio.Timeout) -> None:
-    """Make a real timeout scope fire at once: the event loop's own time is already past -inf."""
-    scope.reschedule(float("-inf"))

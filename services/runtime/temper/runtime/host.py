@@ -70,6 +70,8 @@ class Host:
     ) -> None:
         self._bus, self._supervisor, self._leases = bus, supervisor, leases
         self._clock = clock or SystemClock()
+        # A candidate remembers since when it has seen a record unchanged: that is how it finds out that it expired.
+        self._candidacies: dict[str, Lease] = {}
 
     async def expose(
         self,
@@ -109,10 +111,14 @@ class Host:
         """
         assert self._leases is not None, "a host without a lease bucket cannot activate"
         name = f"{service}.{key}"
-        lease = Lease(self._leases, name, owner=self._bus.source, ttl_s=ttl_s, clock=self._clock)
+        lease = self._candidacies.get(name)
+        if lease is None:
+            lease = Lease(self._leases, name, owner=self._bus.source, ttl_s=ttl_s, clock=self._clock)
+            self._candidacies[name] = lease
         fence = await lease.acquire()
         if fence is None:
             return None
+        del self._candidacies[name]
         ref = spawn(self._supervisor, name, lambda: factory(fence), clock=self._clock)
         exposed = await self.expose(ref, kind, service, key)
         return Activation(lease, exposed, fence, lambda: self._supervisor.cancel(name))

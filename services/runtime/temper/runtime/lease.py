@@ -26,6 +26,7 @@ from temper.runtime.errors import Conflict, Rejected, Stale, TemperError, Unavai
 
 RENEW = 1 / 3  # of the ttl: two renewals may fail before the owner stops
 STOP = 2 / 3  # of the ttl: leaves a third for slow clocks and slow stopping
+AGAIN = 1 / 12  # of the ttl: after a renewal that failed
 LOOK = 1 / 4  # of the ttl: how often a standby looks
 
 
@@ -130,16 +131,16 @@ class Lease:
 
     async def _keep(self) -> None:
         """Renew until that fails for too long."""
-        while True:
+        pause = self._ttl_s * RENEW
+        while self.held:
             left = self._good_until - self._clock.monotonic()
-            await self._clock.sleep(min(self._ttl_s * RENEW, max(left, 0.0)))
+            await self._clock.sleep(min(pause, left))
             try:
                 async with self._clock.timeout(self._good_until - self._clock.monotonic()):
                     renewed = await self._renew()
             except TimeoutError:
                 renewed = False
-            if not renewed and not self.held:
-                break
+            pause = self._ttl_s * (RENEW if renewed else AGAIN)
         self._fence = None
         self.lost.set()
 
@@ -155,10 +156,7 @@ class Lease:
                 self._good_until = 0.0
                 return False
         except TemperError:
-            await self._clock.sleep(
-                self._ttl_s * RENEW / 4
-            )  # the bucket is away: again soon, while it is ours
-            return False
+            return False  # the bucket is away: again soon, while the lease is good
         self._beat += 1
         self._good_until = began + self._ttl_s * STOP
         return True
