@@ -22,6 +22,7 @@ from temper.qa.engine.base import Probe
 T = TypeVar("T")
 
 SPLIT = "train"
+MORE_TASKS = 24  # of `Measurements.worked_answers`
 LEASE_S = 30.0  # a sandbox of a check that died is gone after it
 CANARY = "temper-canary-qzvx-kjwp-hgfd"  # no words, no digits: answers nothing; easy to find in data it should not be in
 CONSONANTS = "bcdfghjklmnpqrstvwxz"  # random answers made of them are neither words nor numbers
@@ -169,6 +170,26 @@ class Measurements:
             return await asyncio.gather(*(self.player.play("oracle", view) for view in views))
 
         return await self._once.get(f"oracle/{style}", measure)
+
+    async def worked_answers(self) -> list[Episode]:
+        """Answers that the oracle got from a tool, for more tasks, handed in without running the tool again.
+
+        They show whether the dataset agrees with the tool; a disagreement in one task of seven is seen with 98 %.
+        """
+
+        async def measure() -> list[Episode]:
+            if "tool" not in self.styles or not await self.solutions("tool"):
+                return []
+            indices = range(len(self.indices), len(self.indices) + MORE_TASKS)
+            views = (await self.player.materialize(SPLIT, indices, "tool")).tasks
+            played = (
+                self.player.answer("oracle", view.task_index, view.oracle[-1].answer)
+                for view in views
+                if view.oracle
+            )
+            return await asyncio.gather(*played)
+
+        return await self._once.get("worked_answers", measure)
 
     async def first_solution(self) -> TaskView | None:
         """A task with a solution, in the style that uses most of the environment; None when there is no oracle."""

@@ -33,18 +33,19 @@ async def oracle_max(subject: Subject) -> Finding:
     solved_by: dict[str, int] = {}
     for style in measured.styles:
         episodes = await measured.oracle(style)
+        solved_by[style] = len(episodes)
+        checked = [*episodes, *(await measured.worked_answers())] if style == "tool" else episodes
         low = [
-            each for each in episodes if each.reward is None or each.reward < best - ORACLE_MARGIN - TOLERANCE
+            each for each in checked if each.reward is None or each.reward < best - ORACLE_MARGIN - TOLERANCE
         ]
         if low:
-            return Finding(False, _disappointment(style, low[0], best))
+            return Finding(False, f"{len(low)} of {len(checked)}: {_disappointment(style, low[0], best)}")
         broken = [each for each in episodes if each.tool_error]
         if broken:
             shown = broken[0].observations[-1]
             return Finding(
                 False, f"style {style}: a tool call of task {broken[0].task_index} fails: {shown:.120}"
             )
-        solved_by[style] = len(episodes)
     wanted = len(measured.indices)
     told = ", ".join(f"{style} {count}/{wanted}" for style, count in solved_by.items()) or "no oracle styles"
     if max(solved_by.values(), default=0) < wanted:

@@ -1,0 +1,351 @@
+"""Log record -> rows: pure functions, one per topic. `proto/clickhouse/tables.sql` holds the same columns in the same order.
+
+A row's key makes it idempotent, `rank` says which of two rows with one key stays: the first record of a group (as for the
+trainer), the last one of everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from temper.api.common.v1 import common_pb2 as common
+from temper.api.job.v1.job_pb2 import JobEvent, JobState
+from temper.api.qa.v1.qa_pb2 import VerdictRecord
+from temper.api.rollout.v1.rollout_pb2 import GroupRecord, SampleSummary
+from temper.api.sandbox.v1.sandbox_pb2 import SessionRecord
+from temper.api.trainer.v1.trainer_pb2 import StepRecord
+from temper.runtime.log.base import LogRecord
+
+Row = tuple[Any, ...]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST_RANK = 2**63  # microseconds since 1970 stay below it for 290,000 years
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one table. Example: `Batch("steps", ("job_id", …), [("job-1", …)])`."""
+
+    table: str
+    """Table."""
+    columns: tuple[str, ...]
+    """Names in the order of each row."""
+    rows: list[Row]
+    """Values."""
+
+
+_COLUMNS = {
+    "groups": """
+        job_id group_id group_index purpose phase domain env env_version env_digest split eval_point
+        drop_reason worker engine attempt seed samples samples_per_task table_key table_bytes
+        published_at started_at finished_at rank
+    """,
+    "samples": """
+        job_id group_id position group_index purpose phase domain env env_version env_digest split
+        eval_point task_index sample_index class reward solved prompt_tokens action_tokens
+        total_tokens turns tool_calls finish_reason min_version max_version wall_s sandbox_s
+        sandbox_host detail finished_at rank
+    """,
+    "tool_uses": """
+        job_id group_id position call domain env tool outcome wall_s sandbox_host finished_at rank
+    """,
+    "steps": """
+        job_id step phase phase_name algorithm version group_ids samples masked action_tokens
+        total_tokens metrics domain_reward domain_solved domain_samples staleness wait_s data_s
+        compute_s publish_s skipped skip_reason trainer finished_at rank
+    """,
+    "evals": """
+        job_id point domain step min_version max_version n attempted solved pass_at_1 low high
+        mean_reward pass_at_k time rank
+    """,
+    "job_events": """
+        job_id event_id kind state level code message time rank
+    """,
+    "verdicts": """
+        env env_version env_digest verdict_id verdict reason domain params checker backend checks
+        evidence time rank
+    """,
+    "sandbox_sessions": """
+        job_id session_id host backend env acquired_at released_at commands cpu_s peak_memory_bytes
+        limit_hits end create_s slowest_s rank
+    """,
+    "ingestion": """
+        topic token rank
+    """,
+}
+COLUMNS: dict[str, tuple[str, ...]] = {table: tuple(names.split()) for table, names in _COLUMNS.items()}
+"""Columns of each table, in the order of its rows."""
+
+Rows = Iterable[tuple[str, Row]]
+
+
+def batches(records: Iterable[LogRecord]) -> list[Batch]:
+    """All rows of some records, one batch per table. Raises Rejected for a record of another type than its topic's."""
+    gathered: dict[str, list[Row]] = {}
+    for record in records:
+        for table, row in TOPICS[record.topic](record):
+            gathered.setdefault(table, []).append(row)
+    return [Batch(table, COLUMNS[table], rows) for table, rows in gathered.items()]
+
+
+def position(topic: str, token: str, now: float) -> Batch:
+    """The row that says how far a topic was read, at unix time `now`."""
+    return Batch("ingestion", COLUMNS["ingestion"], [(topic, token, last_wins(now))])
+
+
+def first_wins(seconds: float) -> int:
+    """Rank of a record written at unix time `seconds` when the earliest counts."""
+    return LAST_RANK - last_wins(seconds)
+
+
+def last_wins(seconds: float) -> int:
+    """Rank of a record written at unix time `seconds` when the latest counts."""
+    return int(seconds * 1e6)
+
+
+def trajectory(record: LogRecord) -> Rows:
+    """Topic `trajectories`: a group, its samples, their tool calls."""
+    group, rank = record.message(GroupRecord), first_wins(record.time)
+    finished = instant(group.finished_at)
+    yield (
+        "groups",
+        (
+            group.job_id,
+            group.group_id,
+            group.index,
+            name(common.Purpose, group.purpose),
+            group.phase,
+            group.domain,
+            group.env.name,
+            group.env.version,
+            group.env.digest,
+            group.split,
+            group.eval_point,
+            name(common.DropReason, group.drop_reason),
+            group.worker,
+            group.engine,
+            group.attempt,
+            group.seed,
+            len(group.samples),
+            group.samples_per_task,
+            group.table.key,
+            group.table.size,
+            instant(group.published_at),
+            instant(group.started_at),
+            finished,
+            rank,
+        ),
+    )
+    for place, sample in enumerate(group.samples):
+        yield "samples", _sample(group, place, sample, finished, rank)
+        for call, use in enumerate(sample.tools):
+            yield (
+                "tool_uses",
+                (
+                    group.job_id,
+                    group.group_id,
+                    place,
+                    call,
+                    group.domain,
+                    group.env.name,
+                    use.name,
+                    use.outcome,
+                    use.wall_s,
+                    sample.sandbox_host,
+                    finished,
+                    rank,
+                ),
+            )
+
+
+def _sample(group: GroupRecord, place: int, sample: SampleSummary, finished: datetime, rank: int) -> Row:
+    return (
+        group.job_id,
+        group.group_id,
+        place,
+        group.index,
+        name(common.Purpose, group.purpose),
+        group.phase,
+        group.domain,
+        group.env.name,
+        group.env.version,
+        group.env.digest,
+        group.split,
+        group.eval_point,
+        sample.task_index,
+        sample.sample_index,
+        name(common.SampleClass, sample.sample_class),
+        sample.reward if sample.HasField("reward") else None,
+        sample.solved,
+        sample.prompt_tokens,
+        sample.action_tokens,
+        sample.total_tokens,
+        sample.turns,
+        len(sample.tools),
+        name(common.FinishReason, sample.finish_reason),
+        sample.min_version,
+        sample.max_version,
+        sample.wall_s,
+        sample.sandbox_s,
+        sample.sandbox_host,
+        sample.detail,
+        finished,
+        rank,
+    )
+
+
+def step(record: LogRecord) -> Rows:
+    """Topic `steps`."""
+    done = record.message(StepRecord)
+    yield (
+        "steps",
+        (
+            done.job_id,
+            done.step,
+            done.phase,
+            done.phase_name,
+            done.algorithm,
+            done.version,
+            list(done.group_ids),
+            done.samples,
+            dict(done.masked),
+            done.action_tokens,
+            done.total_tokens,
+            dict(done.metrics),
+            dict(done.domain_reward),
+            dict(done.domain_solved),
+            dict(done.domain_samples),
+            dict(done.staleness),
+            done.wait_s,
+            done.data_s,
+            done.compute_s,
+            done.publish_s,
+            done.skipped,
+            done.skip_reason,
+            done.trainer,
+            instant(done.finished_at),
+            last_wins(record.time),
+        ),
+    )
+
+
+def job_event(record: LogRecord) -> Rows:
+    """Topic `jobs`: every event, and a row of its own for an evaluation."""
+    event, rank = record.message(JobEvent), last_wins(record.time)
+    kind = event.WhichOneof("event") or ""
+    state = name(JobState, event.state.state) if kind == "state" else ""
+    message = event.state.reason if kind == "state" else event.notice.message
+    time = instant(event.time)
+    yield (
+        "job_events",
+        (
+            event.job_id,
+            record.id,
+            kind,
+            state,
+            event.notice.level,
+            event.notice.code,
+            message,
+            time,
+            rank,
+        ),
+    )
+    if kind == "eval":
+        found = event.eval
+        yield (
+            "evals",
+            (
+                event.job_id,
+                found.point,
+                found.domain,
+                found.step,
+                found.min_version,
+                found.max_version,
+                found.n,
+                found.attempted,
+                found.solved,
+                found.pass_at_1,
+                found.low,
+                found.high,
+                found.mean_reward,
+                dict(found.pass_at_k),
+                time,
+                rank,
+            ),
+        )
+
+
+def verdict(record: LogRecord) -> Rows:
+    """Topic `verdicts`."""
+    given = record.message(VerdictRecord)
+    environment, report = given.environment, given.environment.report
+    yield (
+        "verdicts",
+        (
+            environment.env.name,
+            environment.env.version,
+            environment.env.digest,
+            record.id,
+            given.verdict,
+            environment.reason,
+            environment.domain,
+            environment.env.params_json,
+            report.checker,
+            report.backend,
+            {result.id: result.passed for result in report.results},
+            {result.id: result.evidence for result in report.results},
+            instant(given.time),
+            last_wins(record.time),
+        ),
+    )
+
+
+def session(record: LogRecord) -> Rows:
+    """Topic `sandbox`."""
+    ended = record.message(SessionRecord)
+    yield (
+        "sandbox_sessions",
+        (
+            ended.job_id,
+            ended.session_id,
+            ended.host,
+            ended.backend,
+            ended.env,
+            instant(ended.acquired_at),
+            instant(ended.released_at),
+            ended.commands,
+            ended.cpu_s,
+            ended.peak_memory_bytes,
+            dict(ended.limit_hits),
+            ended.end,
+            ended.create_s,
+            ended.slowest_s,
+            last_wins(record.time),
+        ),
+    )
+
+
+TOPICS: dict[str, Callable[[LogRecord], Rows]] = {
+    "trajectories": trajectory,
+    "steps": step,
+    "jobs": job_event,
+    "verdicts": verdict,
+    "sandbox": session,
+}
+
+
+def instant(stamp: Timestamp) -> datetime:
+    """A protobuf timestamp with microseconds; 1970 when it is not set."""
+    return EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+
+
+def name(enum: Any, value: int) -> str:
+    """`SAMPLE_CLASS_AGENT_FAILED` as `agent_failed`; empty for the unspecified value, the number for one yet unknown."""
+    if value not in enum.values():
+        return str(value)
+    prefix = enum.Name(0).removesuffix("UNSPECIFIED")
+    return "" if value == 0 else enum.Name(value).removeprefix(prefix).lower()
