@@ -53,6 +53,8 @@ async def build(context: Context[ExampleConfig]) -> None:
 
     async def second() -> None:
         say("drain-second")
+        if context.config.work.mode == "drain-fails":
+            raise Unavailable("the broker is away")
         if context.config.work.mode == "hang":
             await asyncio.Event().wait()
 

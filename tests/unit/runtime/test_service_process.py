@@ -161,6 +161,29 @@ async def test_work_that_hangs_in_the_drain_is_cut_at_the_limit(
     assert "service.drain_timeout" in errors
 
 
+async def test_a_step_of_the_drain_that_fails_does_not_keep_the_others_from_their_turn(
+    start: Start, broker: list[str], nats_bus: NatsBus
+) -> None:
+    process = await start(*broker, "--set", "work.mode=drain-fails")
+    await ready(nats_bus)
+    process.child.send_signal(signal.SIGTERM)
+    code, said, errors = await process.ended()
+    assert (code, said[2]) == (0, "drain-first ready=draining")
+    assert "service.drain_failed" in errors
+
+
+async def test_a_service_whose_broker_is_gone_still_drains(
+    start: Start, broker: list[str], nats_server: NatsServer
+) -> None:
+    process = await start(*broker)
+    await process.until("built")
+    await nats_server.kill()
+    process.child.send_signal(signal.SIGTERM)
+    code, said, errors = await process.ended()
+    assert (code, said[-1]) == (0, "tasks-cancelled")
+    assert "Traceback" not in errors
+
+
 async def test_a_second_signal_ends_the_process_at_once(
     start: Start, broker: list[str], nats_bus: NatsBus
 ) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from temper.runtime.clock import Clock, SystemClock
-from temper.runtime.errors import Exhausted
+from temper.runtime.errors import Exhausted, TemperError
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -94,7 +94,12 @@ class Supervisor:
                     failures.popleft()
                 if len(failures) > limit.most:
                     raise _verdict(name, limit, failure) from failure
-                _log.warning("restarting", work=name, failures=len(failures), exc_info=failure)
+                trace = (
+                    None if isinstance(failure, TemperError) else failure
+                )  # the tree's errors explain themselves
+                _log.warning(
+                    "restarting", work=name, failures=len(failures), error=str(failure), exc_info=trace
+                )
             else:
                 return
             await self._clock.sleep(
