@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.rollout.world import PYTHON_SCHEMA
 
-from temper.rollout.calls import BadCall, Call, Tool, ToolBox
+from temper.rollout.calls import BadCall, Call, Tool, ToolBox, tool_box
 from temper.runtime.errors import Rejected
 
 PYTHON = Tool("python", PYTHON_SCHEMA)
@@ -91,5 +91,9 @@ def test_an_environment_without_tools_says_so():
 
 
 def test_a_schema_that_is_none_is_refused():
+    with pytest.raises(Rejected, match="not JSON"):
+        tool_box((("t", "{"),), "compact")
+    with pytest.raises(Rejected, match="schema"):
+        tool_box((("t", "[]"),), "compact")
     with pytest.raises(Rejected, match="schema"):
         ToolBox([Tool("t", {"type": "nonsense"})], "compact")

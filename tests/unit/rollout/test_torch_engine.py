@@ -142,6 +142,24 @@ def test_a_prompt_in_chunks_and_in_company_gives_the_same_numbers(llama: Any, pr
     assert found.logprobs_raw == expected.logprobs_raw
 
 
+def test_without_batch_invariance_the_numbers_do_depend_on_the_company(llama: Any):
+    """The inverse: a check of bits that cannot fail proves nothing."""
+    files = files_of(llama)
+    shape = read_architecture(files.config)
+    found: dict[bool, list[tuple[float, ...]]] = {}
+    for invariant in (True, False):
+        for crowd in (0, 6):
+            with torch.inference_mode():
+                batch = Batch(Model(shape, batch_invariant=invariant), Limits(8, 4096, 10_000, CONTEXT))
+                batch.weights = read_weights(shape, files.shards, 1)
+                for i in range(crowd):
+                    batch.add(Request(f"n{i}", (i, 2, 3), Sampling(60), i, i))
+                batch.add(Request("x", (5, 6, 7), Sampling(40, temperature=0.0), 1, 0))
+                found.setdefault(invariant, []).append(run(batch)["x"].logprobs_raw)
+    assert found[True][0] == found[True][1]
+    assert found[False][0] != found[False][1]
+
+
 def test_a_group_fills_one_prompt(llama: Any):
     prompt = prompts(8)[7]
     with torch.inference_mode():

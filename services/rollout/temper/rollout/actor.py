@@ -33,7 +33,8 @@ from temper.runtime.bus.base import Bus, Delivery, kept_alive
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable
 from temper.runtime.log.base import EventLog
-from temper.runtime.telemetry import get_logger, span
+from temper.runtime.telemetry import get_logger
+from temper.runtime.tracing import span
 
 SERVICE, TOPIC = "rollout", "trajectories"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0

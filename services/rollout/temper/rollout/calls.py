@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -126,6 +127,21 @@ class ToolBox:
         near = difflib.get_close_matches(name, self._tools, n=1) or sorted(self._tools)[:8]
         known = f"; known: {', '.join(near)}" if near else "; there are no tools here"
         return BadCall(name[:64], "unknown_tool", f"error: no tool {name[:64]!r}{known}")
+
+
+@lru_cache(
+    maxsize=64
+)  # a job asks for the same few tools with every group, and checking a schema takes milliseconds
+def tool_box(specs: tuple[tuple[str, str], ...], syntax: CallSyntax) -> ToolBox:
+    """The tools described by pairs of name and schema (JSON text). Raises ``Rejected`` for a schema that is none."""
+    tools: list[Tool] = []
+    for name, text in specs:
+        try:
+            schema: Any = json.loads(text or "{}")
+        except ValueError as broken:
+            raise Rejected(f"tool {name}: the schema of its arguments is not JSON: {broken}") from None
+        tools.append(Tool(name, schema))
+    return ToolBox(tools, syntax)
 
 
 def _validator(tool: Tool) -> Draft202012Validator:

@@ -22,6 +22,8 @@ class EngineConfig(Section):
     """Most context tokens computed in one step, give or take a chunk of 256."""
     kept_tokens: int = Field(default=262_144, ge=0)
     """Context tokens whose KV is kept between turns; beyond it the oldest is recomputed when it goes on."""
+    batch_invariant: bool = True
+    """Whether a sample's numbers may not depend on its neighbours in any bit (torch); off is faster for few sequences."""
     threads: int = Field(default=1, ge=1)
     """Threads of one operation (torch)."""
     step_seconds: float = Field(default=0.0, ge=0.0)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord, GroupTable, SampleSummary
 from temper.api.sandbox.v1.sandbox_pb2 import MaterializeResponse, TaskView
-from temper.rollout.calls import ToolBox
+from temper.rollout.calls import ToolBox, tool_box
 from temper.rollout.codec import Codec
 from temper.rollout.engine.base import Engine, Sampling
 from temper.rollout.episode import Episode, Player, Rules
 from temper.rollout.players import Draw, OraclePlayer, PolicyPlayer
-from temper.rollout.sandbox import Sandboxes, Session, TaskRef, read_tools
+from temper.rollout.sandbox import Sandboxes, Session, TaskRef
 from temper.rollout.trajectory import Trajectory
 from temper.runtime.clock import Clock
 
@@ -84,7 +84,8 @@ class Group:
         materialized = await self.sandboxes.materialize(
             command.env, command.split, command.task_indices, command.oracle_styles, self._deadline
         )
-        self._tools = ToolBox(read_tools(materialized), self._policy.codec.call_syntax)
+        specs = tuple((tool.name, tool.parameters_schema_json) for tool in materialized.tools)
+        self._tools = tool_box(specs, self._policy.codec.call_syntax)
         rules = self._rules(materialized)
         places = [
             Place(self, number, sample, task)

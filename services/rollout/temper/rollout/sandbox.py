@@ -7,7 +7,6 @@ to do; where any host will do, one is waited for.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from temper.api.sandbox.v1.sandbox_pb2 import (
     ToolCall,
     TranscriptEntry,
 )
-from temper.rollout.calls import Call, Tool
+from temper.rollout.calls import Call
 from temper.runtime import topology
 from temper.runtime.bus.base import Bus
 from temper.runtime.clock import Clock
@@ -171,8 +170,3 @@ class RemoteSession:
             task_index=self._task.index,
             job_id=self._task.job_id,
         )
-
-
-def read_tools(materialized: MaterializeResponse) -> list[Tool]:
-    """Tools with their schemas parsed."""
-    return [Tool(spec.name, json.loads(spec.parameters_schema_json or "{}")) for spec in materialized.tools]

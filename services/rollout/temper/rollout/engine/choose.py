@@ -28,5 +28,6 @@ def make_engine(config: EngineConfig, clock: Clock) -> Engine:
         prefill_tokens=config.prefill_tokens,
         kept_tokens=config.kept_tokens,
         threads=config.threads,
+        batch_invariant=config.batch_invariant,
         monotonic=clock.monotonic,
     )

@@ -40,10 +40,11 @@ class TorchEngine:
         prefill_tokens: int = 1024,
         kept_tokens: int = 262_144,
         threads: int = 1,
+        batch_invariant: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = Limits(slots, prefill_tokens, kept_tokens, max_context)
-        self._threads, self._monotonic = threads, monotonic
+        self._threads, self._batch_invariant, self._monotonic = threads, batch_invariant, monotonic
         self._staged: dict[int, Weights] = {}
         self._model: Model | None = None
         self._batch: Batch | None = None  # belongs to the thread once it exists
@@ -59,7 +60,11 @@ class TorchEngine:
     def info(self) -> EngineInfo:
         """Identity and numeric mode."""
         return EngineInfo(
-            "torch", str(torch.__version__), "fp32", batch_invariant=True, max_context=self._desk.max_context
+            "torch",
+            str(torch.__version__),
+            "fp32",
+            batch_invariant=self._batch_invariant,
+            max_context=self._desk.max_context,
         )
 
     @property
@@ -168,7 +173,7 @@ class TorchEngine:
                 raise Rejected(
                     f"config.json of version {files.version} describes another architecture than the loaded one"
                 )
-            model = self._model or Model(shape)
+            model = self._model or Model(shape, batch_invariant=self._batch_invariant)
             weights = read_weights(shape, files.shards, files.version)
             _probe(model, weights)
             return model, weights

@@ -1,7 +1,7 @@
 """One forward of the decoder, in two shapes: a packed prefill over buffers, and a decode step over slabs.
 
 Linear layers see all rows at once, padded to a multiple of 16: on CPUs a row's fp32 result is then bitwise the same
-whatever the number of rows. Attention sees one sequence (prefill) or one size class (decode) at a time.
+whatever the number of rows (batch-invariant mode; without it nothing is padded). Attention sees one sequence (prefill) or one size class (decode) at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from temper.rollout.engine.torch import rope
 from temper.rollout.engine.torch.architecture import Architecture
 from temper.rollout.engine.torch.weights import Layer, Weights
 
-ROW_MULTIPLE = 16
+_ROW_MULTIPLE = 16  # the smallest number for which products of fewer rows and of more agree in every bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,9 @@ Attend: TypeAlias = Callable[[int, Tensor, Tensor], None]
 class Model:
     """The decoder of one architecture. Holds no weights: each forward is told which version it runs."""
 
-    def __init__(self, shape: Architecture) -> None:
+    def __init__(self, shape: Architecture, *, batch_invariant: bool = True) -> None:
         self.shape = shape
+        self._row_multiple = _ROW_MULTIPLE if batch_invariant else 1
         self._turns = rope.rotations(shape.rope, shape.head_dim, shape.max_context)
         self._scale = shape.head_dim**-0.5
 
@@ -99,7 +100,7 @@ class Model:
     def _trunk(self, weights: Weights, tokens: list[int], positions: list[int], attend: Attend) -> Tensor:
         """Embed and run all layers; returns the residual stream ``[rows padded to 16, width]``."""
         shape, rows = self.shape, len(tokens)
-        padding = [0] * (-rows % ROW_MULTIPLE)
+        padding = [0] * (-rows % self._row_multiple)
         x = weights.embedding[torch.tensor(tokens + padding)]
         turn = self._turns[torch.tensor(positions + padding)].unsqueeze(1)
         # Values ride along through the rotation with factor 1, which is exact: one product and one write per layer.
@@ -138,7 +139,7 @@ class Model:
 
     def _head(self, weights: Weights, x: Tensor) -> Tensor:
         rows = len(x)
-        x = F.pad(x, (0, 0, 0, -rows % ROW_MULTIPLE))
+        x = F.pad(x, (0, 0, 0, -rows % self._row_multiple))
         return torch.mm(F.rms_norm(x, (self.shape.width,), weights.norm, self.shape.norm_eps), weights.head)[
             :rows
         ]
