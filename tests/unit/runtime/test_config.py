@@ -170,3 +170,11 @@ def test_explain_cannot_show_a_secret(tmp_path: Path) -> None:
 def test_nearest_says_nothing_when_nothing_is_close() -> None:
     assert nearest("rollout", ["trainer", "rollouts"]) == "rollouts"
     assert nearest("xyz", ["trainer", "rollout"]) is None
+
+
+def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(Rejected, match="unknown key") as caught:
+        read(TEMPER_EXAMPLE__POOL__SIEZ="1")
+    assert caught.value.field == "pool.siez"
+    assert caught.value.hint == "did you mean 'size'?"
+    assert "TEMPER_EXAMPLE__POOL__SIEZ" in str(caught.value)

@@ -22,11 +22,11 @@ from temper.runtime.telemetry import (
 
 
 @pytest.fixture
-def json_logs() -> Iterator[Callable[[], None]]:
+def json_logs() -> Iterator[Callable[..., None]]:
     """Call it in the test: the captured standard error of the set-up phase is another file."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    yield lambda: setup_logging(LoggingConfig(format="json", level="info"), service="example")
+    yield lambda form="json": setup_logging(LoggingConfig(format=form, level="info"), service="example")
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     root.handlers[:], root.level = handlers, level
@@ -77,10 +77,11 @@ def test_vendors_loggers_go_the_same_way(
     assert (line["event"], line["logger"], line["service"]) == ("lost connection", "vendor", "example")
 
 
+@pytest.mark.parametrize("form", ["json", "console"])
 def test_no_secret_reaches_a_line(
-    json_logs: Callable[[], None], secret: str, capsys: pytest.CaptureFixture[str]
+    json_logs: Callable[..., None], form: str, secret: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    json_logs()
+    json_logs(form)
     log = get_logger()
     log.info(
         "a", token="abc", bus_token="abc", password="abc", api_key="abc", nested={"client_secret": "abc"}

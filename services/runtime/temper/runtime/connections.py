@@ -61,27 +61,35 @@ async def patiently(
     """Call `connect` until it works, saying what is waited for; Unavailable after `patience_s` seconds."""
     shown = redact_text(url)
     telling = asyncio.create_task(_tell(what, shown, clock))
+    attempts = _Attempts(connect, clock)
     try:
         async with clock.timeout(patience_s):
-            await _repeat(connect, clock)
+            await attempts.run()
     except TimeoutError:
         raise Unavailable(
-            f"{what} at {shown} did not answer within {patience_s:g} s",
+            f"{what} at {shown} did not answer within {patience_s:g} s{attempts.last}",
             hint="start it, or correct its url in the configuration",
         ) from None
     finally:
         telling.cancel()
 
 
-async def _repeat(connect: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    wait_s = _FIRST_WAIT_S
-    while True:
-        try:
-            return await connect()
-        except Unavailable as error:
-            get_logger().debug("service.attempt_failed", error=str(error))
-        await clock.sleep(wait_s)
-        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+class _Attempts:
+    """Tries again with growing pauses; remembers what the last attempt ran into."""
+
+    def __init__(self, connect: Callable[[], Awaitable[None]], clock: Clock) -> None:
+        self._connect, self._clock = connect, clock
+        self.last = ""
+
+    async def run(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                return await self._connect()
+            except Unavailable as error:
+                self.last = f": {redact_text(error.message)}"
+            await self._clock.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
 async def _tell(what: str, url: str, clock: Clock) -> None:

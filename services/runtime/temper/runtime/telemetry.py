@@ -44,12 +44,15 @@ def setup_logging(config: LoggingConfig, **context: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
-    # The console renders exceptions itself; JSON wants them as text before redaction.
-    ending: list[Any] = (
-        [redact, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    # Exceptions become text before redaction; plain text, because pretty ones print local variables, secrets included.
+    renderer = (
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
         if console
-        else [structlog.processors.format_exc_info, redact, structlog.processors.JSONRenderer()]
+        else structlog.processors.JSONRenderer()
     )
+    ending: list[Any] = [structlog.processors.format_exc_info, redact, renderer]
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(level),
