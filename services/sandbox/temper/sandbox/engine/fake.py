@@ -164,7 +164,7 @@ class FakeSandbox:
             raise Rejected(f"{path!r} leaves the sandbox", field="path", hint="name it without '..'")
         if not path.startswith("/"):
             parts.insert(0, "work")
-        if not parts or parts[0] not in {"work", "tmp"}:
+        if len(parts) < 2 or parts[0] not in {"work", "tmp"}:
             raise Rejected(
                 f"{path!r} is not a file below a writable directory", field="path", hint="/work, /tmp"
             )

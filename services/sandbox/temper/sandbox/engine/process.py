@@ -49,7 +49,6 @@ class ProcessBackend(SlotBackend):
 
     def _request(self, slot: int, limits: Limits) -> dict[str, Any]:
         work = self._directory(slot)
-        work.mkdir(mode=0o700)
         return {
             **guest_basis(str(work)),
             "uid": os.geteuid(),
@@ -62,8 +61,9 @@ class ProcessBackend(SlotBackend):
     def _directory(self, slot: int) -> Path:
         return self._home / str(slot)
 
-    def _cleared(self, slot: int) -> None:
+    def _clear(self, slot: int) -> None:
         shutil.rmtree(self._directory(slot), ignore_errors=True)
+        self._directory(slot).mkdir(mode=0o700)
 
     async def close(self) -> None:
         """Destroy every sandbox, end the launcher, remove the directories."""

@@ -62,6 +62,7 @@ class SlotBackend(ABC):
         request = {"slot": slot, **self._request(slot, limits)}
 
         async def bear() -> socket.socket:
+            self._clear(slot)
             if self._launcher is None or not self._launcher.alive:
                 await self._restart_launcher()
             assert self._launcher is not None
@@ -87,7 +88,7 @@ class SlotBackend(ABC):
 
     def _give_back(self, slot: int) -> None:
         if self._live.pop(slot, None) is not None:
-            self._cleared(slot)
+            self._clear(slot)
             self._free.append(slot)
 
     async def _restart_launcher(self) -> None:
@@ -104,8 +105,8 @@ class SlotBackend(ABC):
     def _request(self, slot: int, limits: Limits) -> dict[str, Any]:
         """What the far side needs to know to set up a sandbox in this slot."""
 
-    def _cleared(self, slot: int) -> None:
-        """Called when a slot's sandbox is gone; a backend with files on the host removes them here."""
+    def _clear(self, slot: int) -> None:
+        """Called before and after each sandbox of a slot; a backend with files on the host removes them here."""
         del slot
 
     async def close(self) -> None:

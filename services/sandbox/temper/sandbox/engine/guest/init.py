@@ -41,6 +41,8 @@ def main(
         init.run()
     except (OSError, ValueError):  # the host is gone or speaks nonsense; either way there is no one to serve
         pass
+    if not request["isolated"]:  # no namespace ends with this process
+        init.kill_everything()
     os._exit(0)
 
 
@@ -91,7 +93,7 @@ class _Init:
                 case "signal":
                     self._signal(request["id"], request["signal"])
                 case _:
-                    self._kill_everything()
+                    self.kill_everything()
                     wire.send(self._connection, {"event": "killed"})
         finally:
             for descriptor in descriptors:
@@ -149,7 +151,7 @@ class _Init:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, which)
 
-    def _kill_everything(self) -> None:
+    def kill_everything(self) -> None:
         """All but this process, in one call of the kernel, then wait until the last one is gone."""
         if self._isolated:
             with contextlib.suppress(ProcessLookupError):
@@ -174,7 +176,8 @@ class _Init:
                 number = self._running.pop(pid, None)
                 if number is not None:
                     event = {"event": "exited", "id": number, "status": status}
-                    wire.send(self._connection, event | _usage(usage, self._cpu))
+                    with contextlib.suppress(OSError):  # the host is gone: the loop will see it too
+                        wire.send(self._connection, event | _usage(usage, self._cpu))
 
 
 def _usage(usage: resource.struct_rusage, total_cpu: float) -> dict[str, Any]:

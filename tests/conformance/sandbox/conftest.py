@@ -1,0 +1,75 @@
+"""One suite over every backend. A test is skipped only by a capability that the backend itself does not declare."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from temper.runtime.errors import Unavailable
+from temper.sandbox.engine import cgroups
+from temper.sandbox.engine.base import Backend, Isolation, Limits, Sandbox
+from temper.sandbox.engine.fake import FakeBackend
+from temper.sandbox.engine.namespaces import NamespacesBackend
+from temper.sandbox.engine.process import ProcessBackend
+
+SLOTS = 6
+LIMITS = Limits(
+    memory_bytes=192 << 20,
+    pids=32,
+    wall_s=30.0,
+    output_bytes=4096,
+    disk_bytes=8 << 20,
+    open_files=64,
+    grace_s=0.05,
+)
+NO_GROUPS = cgroups.Layout(cgroups.Mode.NONE, {}, "left out by the test")
+MAKERS: dict[str, Callable[[Path], Backend]] = {
+    "namespaces": lambda path: NamespacesBackend(slots=SLOTS, state_dir=path, first_uid=310_000),
+    "no-cgroups": lambda path: NamespacesBackend(
+        slots=SLOTS, state_dir=path, first_uid=320_000, layout=NO_GROUPS
+    ),
+    "process": lambda path: ProcessBackend(slots=SLOTS, state_dir=path),
+    "fake": lambda _: FakeBackend(slots=SLOTS),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(MAKERS))
+async def backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Backend]:
+    made = MAKERS[request.param](tmp_path_factory.mktemp(request.param))
+    try:
+        await made.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sandbox(backend: Backend) -> AsyncIterator[Sandbox]:
+    made = await backend.create("test", LIMITS)
+    yield made
+    await made.destroy()
+
+
+@pytest.fixture
+def programs(backend: Backend) -> None:
+    if not backend.capabilities.programs:
+        pytest.skip("this backend declares that it runs no real programs")
+
+
+@pytest.fixture
+def isolated(backend: Backend) -> None:
+    if backend.capabilities.isolation < Isolation.NAMESPACE:
+        pytest.skip(f"this backend declares isolation {backend.capabilities.isolation.name}")
+
+
+@pytest.fixture
+def enforces(backend: Backend) -> Callable[[str], None]:
+    def require(field: str) -> None:
+        if field not in backend.capabilities.enforced:
+            pytest.skip(f"this backend does not declare that it enforces {field}")
+
+    return require
