@@ -33,6 +33,7 @@ from temper.rollout.sandbox import Sandboxes
 from temper.rollout.state import Worker
 from temper.runtime import topology
 from temper.runtime.blobs import BlobStore
+from temper.runtime.bus.base import Bus
 from temper.runtime.bus.memory import MemoryBus
 from temper.runtime.clock import Clock
 from temper.runtime.log.base import EventLog
@@ -56,7 +57,7 @@ def byte_codec() -> Codec:
 class SandboxHost:
     """Answers Materialize, Step and Finish, and remembers what it was asked."""
 
-    bus: MemoryBus
+    bus: Bus
     host: str = "h1"
     reward: float | None = None  # overrides the verifier
     live: set[str] = field(default_factory=set)
@@ -114,7 +115,7 @@ class Publisher:
     """Publishes policies as a trainer does."""
 
     blobs: BlobStore
-    bus: MemoryBus
+    bus: Bus
 
     async def publish(
         self, version: int, *, job: str = JOB, seed: int = 0, fence: int = 1, spoil: str = ""
