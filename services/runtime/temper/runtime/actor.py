@@ -20,6 +20,7 @@ a restart: the message at fault is answered with an error and dropped, the other
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -72,7 +73,9 @@ class ActorRef:
     def __init__(self, name: str, *, capacity: int = CAPACITY, clock: Clock | None = None) -> None:
         self.name = name
         self._clock = clock or SystemClock()
-        self._mailbox: asyncio.Queue[_Letter] = asyncio.Queue(capacity)
+        self._capacity = capacity
+        self._mailbox: deque[_Letter] = deque()
+        self._idle: asyncio.Future[None] | None = None
         self._closed = False
 
     def tell(self, message: object, *, envelope: Envelope | None = None) -> None:
@@ -97,20 +100,24 @@ class ActorRef:
     def close(self) -> None:
         """Take no more messages; those that wait are answered with Unavailable."""
         self._closed = True
-        while not self._mailbox.empty():
-            self._mailbox.get_nowait().fail(Unavailable(f"{self.name} has stopped"))
+        while self._mailbox:
+            self._mailbox.popleft().fail(Unavailable(f"{self.name} has stopped"))
 
     def _post(self, letter: _Letter) -> None:
         if self._closed:
             raise Unavailable(f"{self.name} has stopped")
-        try:
-            self._mailbox.put_nowait(letter)
-        except asyncio.QueueFull:
-            raise Exhausted(f"the mailbox of {self.name} is full ({self._mailbox.maxsize})") from None
+        if len(self._mailbox) >= self._capacity:
+            raise Exhausted(f"the mailbox of {self.name} is full ({self._capacity})")
+        self._mailbox.append(letter)
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
     async def next(self) -> _Letter:
-        """The next letter; for the actor's own loop."""
-        return await self._mailbox.get()
+        """The next letter; for the one actor that reads this mailbox."""
+        while not self._mailbox:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+        return self._mailbox.popleft()
 
 
 class Actor:
@@ -177,7 +184,8 @@ class Actor:
                 _log.warning("message_refused", actor=type(self).__name__, error=str(error))
             letter.fail(error)
         finally:
-            letter.fail(Unavailable(f"{type(self).__name__} failed while it handled the message"))
+            if letter.reply is not None and not letter.reply.done():
+                letter.fail(Unavailable(f"{type(self).__name__} failed while it handled the message"))
 
 
 def spawn(

@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -130,7 +131,11 @@ def parse(envelope: Envelope, body: bytes, message_type: type[M]) -> M:
         raise Rejected(f"body is not a {expected}: {broken}", field="body") from None
 
 
+@lru_cache(maxsize=4)
+def _to_the_second(whole: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+
+
 def _rfc3339(unix_s: float) -> str:
     whole = int(unix_s)
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-    return f"{stamp}.{int((unix_s - whole) * 1000):03d}Z"
+    return f"{_to_the_second(whole)}.{int((unix_s - whole) * 1000):03d}Z"

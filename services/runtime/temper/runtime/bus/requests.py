@@ -20,9 +20,8 @@ from temper.runtime.tracing import span
 M = TypeVar("M", bound=Message)
 Req = TypeVar("Req", bound=Message)
 
-ERROR = (
-    "temper-error"  # header of a reply whose body is a google.rpc.Status; its value is the class, for readers
-)
+ERROR = "temper-error"  # header of a reply that is a google.rpc.Status; the value is the class, for readers
+SWEEP_S = 0.1  # how late a handler may be cancelled: one timer for all is far cheaper than one for each
 DRAIN_S = 10.0  # how long stopping waits for requests in flight
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -55,6 +54,8 @@ class Endpoint(Generic[Req]):
         self._link, self._clock = link, clock
         self._request_type, self._handler, self._concurrency = request_type, handler, concurrency
         self._running: dict[asyncio.Task[None], RawMessage] = {}
+        self._deadlines: dict[asyncio.Task[None], float] = {}
+        self._sweep: asyncio.TimerHandle | None = None
         self._subscription: RawSubscription | None = None
 
     async def start(self, subject: str, queue: str) -> None:
@@ -74,25 +75,40 @@ class Endpoint(Generic[Req]):
         if len(self._running) >= self._concurrency:
             await self._refuse(raw, Exhausted(f"{self._concurrency} requests are in flight already"))
             return
-        task = asyncio.get_running_loop().create_task(self._answer(raw))
-        self._running[task] = raw
-        task.add_done_callback(self._finished)
-
-    async def _answer(self, raw: RawMessage) -> None:
         try:
             envelope = decode(raw.headers)
             request = parse(envelope, raw.data, self._request_type)
-            left = None if envelope.deadline is None else envelope.deadline - self._clock.now()
-            if left is not None and left <= 0:
-                return  # the caller has given up; an answer would find nobody
-            with span(envelope.type, traceparent=envelope.traceparent, kind="server"):
-                async with self._clock.timeout(left):
+        except Rejected as error:
+            await self._refuse(raw, error)
+            return
+        if envelope.expired(self._clock.now()):
+            return  # the caller has given up; an answer would find nobody
+        task = asyncio.get_running_loop().create_task(self._answer(raw, request, envelope))
+        self._running[task] = raw
+        if envelope.deadline is not None:
+            self._deadlines[task] = envelope.deadline
+            if self._sweep is None:
+                self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._cancel_late)
+        task.add_done_callback(self._finished)
+
+    async def _answer(self, raw: RawMessage, request: Req, envelope: Envelope) -> None:
+        try:
+            if envelope.traceparent is None:
+                reply = await self._handler(request, envelope)
+            else:
+                with span(envelope.type, traceparent=envelope.traceparent, kind="server"):
                     reply = await self._handler(request, envelope)
             await self._link.publish(raw.reply, reply.SerializeToString())
-        except TimeoutError:
-            await self._refuse(raw, Unavailable("the deadline passed while the request was served"))
         except TemperError as error:
             await self._refuse(raw, error)
+
+    def _cancel_late(self) -> None:
+        now = self._clock.now()
+        for task in [task for task, deadline in self._deadlines.items() if deadline < now]:
+            del self._deadlines[task]
+            task.cancel("the deadline passed while the request was served")
+        waiting = bool(self._deadlines)
+        self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._cancel_late) if waiting else None
 
     async def _refuse(self, raw: RawMessage, error: TemperError) -> None:
         with suppress(Unavailable):  # we are cut off from the caller, who sees that from its own side
@@ -101,8 +117,10 @@ class Endpoint(Generic[Req]):
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         raw = self._running.pop(task)
+        late = self._deadlines.pop(task, None) is None
         if task.cancelled():
-            failure: TemperError = Unavailable("the request was cancelled: its host is stopping")
+            why = "the deadline passed" if late else "its host is stopping"
+            failure: TemperError = Unavailable(f"the request was cancelled: {why}")
         elif (bug := task.exception()) is not None:
             _log.error("handler_failed", subject=raw.subject, exc_info=bug)
             failure = Unavailable(f"the handler failed: {type(bug).__name__}")
