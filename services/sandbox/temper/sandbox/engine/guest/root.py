@@ -50,11 +50,12 @@ def enter(base: str, readonly_paths: Sequence[str], uids: Sequence[int], *, make
     for name, target in _LINKS.items():
         os.symlink(target, base + name)
     _freeze(base + "/dev", syscalls.MS_NOSUID | syscalls.MS_NOEXEC)
+    # While the host's /proc is still in sight: the kernel gives a user namespace no better view than it has already.
+    syscalls.mount("proc", base + "/proc", "proc", _QUIET | syscalls.MS_NOEXEC)
     os.chdir(base)
     syscalls.pivot_root(".", ".")
     syscalls.detach(".")
     os.chdir("/")
-    syscalls.mount("proc", "/proc", "proc", _QUIET | syscalls.MS_NOEXEC)
     _freeze("/", _QUIET)
 
 
