@@ -68,7 +68,7 @@ class SandboxHost:
     async def serve(self) -> None:
         self.open.set()
         for where in ("any", self.host):
-            ask = [topology.rpc("sandbox", where, method) for method in ("materialize", "step", "finish")]
+            ask = [topology.rpc("sandbox", where, method) for method in ("Materialize", "Step", "Finish")]
             await self.bus.serve(ask[0], sandbox.MaterializeRequest, self.materialize, queue="sandbox")
             await self.bus.serve(ask[1], sandbox.StepRequest, self.step, queue="sandbox")
             await self.bus.serve(ask[2], sandbox.FinishRequest, self.finish, queue="sandbox")

@@ -78,6 +78,7 @@ class RolloutActor:
                 await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
                     coming.cancel()
+                    await asyncio.wait({coming})  # a generator can be closed only when nobody waits in it
                     break
                 self._begin(coming.result())
         finally:

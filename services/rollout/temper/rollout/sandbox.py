@@ -30,6 +30,7 @@ from temper.runtime import topology
 from temper.runtime.bus.base import Bus
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Exhausted, TemperError, Unavailable
+from temper.runtime.telemetry import get_logger
 
 ANY = "any"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
@@ -90,7 +91,7 @@ class Sandboxes:
     ) -> MaterializeResponse:
         """Prompts, tools and, when styles are given, oracle actions."""
         request = MaterializeRequest(env=env, split=split, task_indices=indices, oracle_styles=oracle_styles)
-        return await self.ask(ANY, "materialize", request, MaterializeResponse, deadline)
+        return await self.ask(ANY, "Materialize", request, MaterializeResponse, deadline)
 
     def session(self, session_id: str, task: TaskRef) -> RemoteSession:
         """A session that acquires its sandbox on first use."""
@@ -114,6 +115,8 @@ class Sandboxes:
             except Unavailable:
                 if host != ANY or self.clock.monotonic() - begun > self._host_wait_s:
                     raise
+                if pause == _FIRST_PAUSE_S:
+                    get_logger().warning("sandbox.no_host", method=method, wait_s=self._host_wait_s)
             await self.clock.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -137,7 +140,7 @@ class RemoteSession:
             lease_s=self._lease_s,
             job_id=self._task.job_id,
         )
-        response = await self._sandboxes.ask(self.host or ANY, "step", request, StepResponse, deadline)
+        response = await self._sandboxes.ask(self.host or ANY, "Step", request, StepResponse, deadline)
         self.host = response.host
         return response
 
@@ -148,7 +151,7 @@ class RemoteSession:
         request = self._finish_request()
         request.answer = answer
         request.transcript.extend(transcript)
-        response = await self._sandboxes.ask(self.host or ANY, "finish", request, FinishResponse, deadline)
+        response = await self._sandboxes.ask(self.host or ANY, "Finish", request, FinishResponse, deadline)
         self.host = response.host
         return response
 
@@ -160,7 +163,7 @@ class RemoteSession:
         request.abandon = True
         deadline = self._sandboxes.clock.monotonic() + _ABANDON_TIMEOUT_S
         with suppress(TemperError):  # a lost release is what the lease is for
-            await self._sandboxes.ask(self.host, "finish", request, FinishResponse, deadline)
+            await self._sandboxes.ask(self.host, "Finish", request, FinishResponse, deadline)
 
     def _finish_request(self) -> FinishRequest:
         return FinishRequest(
