@@ -84,7 +84,10 @@ def settings(service: str, layout: DataDir, *, broker_url: str, broker_token: st
 
 def _own(layout: DataDir) -> dict[str, Settings]:
     """Settings that only one service has."""
-    return {"sandbox": {"state_dir": str(layout.private("sandbox"))}}
+    return {
+        "sandbox": {"state_dir": str(layout.private("sandbox"))},
+        "telemetry": {"clickhouse": {"path": str(layout.private("clickhouse"))}},
+    }
 
 
 def merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> Settings:
