@@ -211,6 +211,25 @@ async def test_silence_hands_a_command_to_another_worker(side: Side):
             await again.ack()
 
 
+async def test_a_worker_that_dropped_a_command_gets_it_again_in_the_same_place(side: Side):
+    await publish(side.bus, "c1")
+    async with aclosing(side.bus.commands("rollout", concurrency=1)) as commands:
+        assert (await side.next(commands)).delivered == 1
+        again = await side.next(commands)
+        assert (again.envelope.id, again.delivered) == ("c1", 2)
+        await again.ack()
+
+
+async def test_an_ack_after_the_command_was_taken_back_still_counts(side: Side):
+    await publish(side.bus, "c1")
+    async with aclosing(side.bus.commands("rollout", concurrency=2)) as commands:
+        late = await side.next(commands)
+        again = await side.next(commands)
+        await late.ack()
+        await again.nak()
+        await side.nothing(commands)
+
+
 async def test_signs_of_life_keep_a_command(side: Side):
     await publish(side.bus, "c1")
     other = await side.client("other")
@@ -316,6 +335,22 @@ async def test_a_command_handed_out_too_often_is_poison_and_can_be_buried(side: 
             await poison.bury("failed 2 times")
     (letter,) = await side.bus.dead_letters()
     assert (letter.envelope.id, letter.reason) == ("c1", "failed 2 times")
+
+
+async def test_poison_waits_for_a_listener_and_for_one_that_deals_with_it(side: Side):
+    await publish(side.bus, "c1")
+    async with aclosing(side.bus.commands("rollout", concurrency=1)) as commands:
+        for _ in range(2):
+            await (await side.next(commands)).nak()
+        await side.nothing(commands)
+    async with aclosing(side.bus.poisoned("rollout")) as poisoned:
+        assert (await side.next(poisoned)).envelope.id == "c1"
+    other = await side.client("other")
+    async with aclosing(other.poisoned("rollout")) as poisoned:
+        poison = await side.next(poisoned)
+        assert poison.envelope.id == "c1"
+        await poison.bury("the first listener died")
+    assert len(await side.bus.dead_letters()) == 1
 
 
 async def test_a_dead_letter_can_be_retried_with_its_id(side: Side):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 
 from temper.runtime import topology
-from temper.runtime.bus.base import Entry, Settled
+from temper.runtime.bus.base import Entry, Settled, kept_alive
 from temper.runtime.bus.nats import Credentials, NatsBus
 from temper.runtime.clock import SystemClock
 from temper.runtime.embedded import NatsServer
@@ -117,6 +118,26 @@ async def test_an_ack_waits_for_the_broker_to_come_back(nats_server: NatsServer,
         await soon(acking)
         info = await nats_bus.js.call("STREAM.INFO.CMD")
         assert info["state"]["messages"] == 0
+
+
+async def test_a_worker_that_beats_through_an_outage_is_not_handed_its_command_again(
+    nats_server: NatsServer, nats_bus: NatsBus
+):
+    async with aclosing(nats_bus.commands("trainer", concurrency=3, ack_wait_s=0.5)) as commands:
+        await nats_bus.command(cmd("trainer", "job1"), text("c1"), id="c1")
+        delivery = await soon(anext(commands))
+        async with kept_alive(delivery, 0.1, SystemClock()):
+            await crash(nats_server, nats_bus)
+            gone_at = time.monotonic()
+            await eventually(lambda: time.monotonic() - gone_at > 1.0)  # twice the ack wait
+            await nats_server.start()
+            await eventually(lambda: delivery.delivered == 2)  # the server handed it out again, to us
+            await nats_bus.command(cmd("trainer", "job1"), text("c2"), id="c2")
+            second = await soon(anext(commands))
+            assert second.envelope.id == "c2"
+            await second.ack()
+        await delivery.ack()
+        assert (await nats_bus.js.call("STREAM.INFO.CMD"))["state"]["messages"] == 0
 
 
 async def test_a_command_sent_while_the_broker_is_away_arrives_once(

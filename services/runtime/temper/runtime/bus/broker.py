@@ -152,6 +152,12 @@ class WorkQueue:
                 return self._stream.messages[seq], count
         return None
 
+    def pass_on(self, seqs: list[int]) -> None:
+        """Leave these poisoned commands to another listener."""
+        for seq in seqs:
+            self._reported.pop(seq, None)
+        self.poison_arrived.fire()
+
     def finish(self, handout: Handout) -> None:
         """Forget the command; also after it was taken back: the effect is done."""
         self.forget(handout.message.seq)
@@ -170,6 +176,11 @@ class WorkQueue:
             del self._held[seq]
             self._not_before[seq] = self._clock.monotonic() + delay_s
             self._stream.changed.fire()
+
+    def is_held(self, handout: Handout) -> bool:
+        """Whether it has not been taken back."""
+        self._take_back(self._clock.monotonic())
+        return self._held.get(handout.message.seq) is handout
 
     def extend(self, handout: Handout) -> None:
         """The worker is alive: wait anew."""

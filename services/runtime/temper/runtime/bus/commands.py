@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from time import monotonic
+from typing import Any, TypeVar
 
 import structlog
 from google.protobuf.message import Message
@@ -20,6 +21,7 @@ from temper.runtime.errors import Rejected, Unavailable
 from temper.runtime.topology import CMD, MAX_DELIVERIES, POISON, Consumer
 
 M = TypeVar("M", bound=Message)
+LATER_S = 0.05  # past the ack wait, so that a comparison of clocks falls on the right side
 ACK, NAK, WORKING, TERM = b"+ACK", b"-NAK", b"+WPI", b"+TERM"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -28,7 +30,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class NatsDelivery:
     """One command in the hands of this worker."""
 
-    __slots__ = ("_about", "_js", "_letters", "_on_settled", "_raw", "_settled", "envelope")
+    __slots__ = ("_about", "_js", "_letters", "_on_settled", "_raw", "_settled", "_sign", "envelope")
 
     def __init__(
         self,
@@ -37,11 +39,12 @@ class NatsDelivery:
         raw: RawMessage,
         envelope: Envelope,
         about: Metadata,
-        on_settled: Callable[[], None],
+        on_settled: Callable[[NatsDelivery], None],
     ) -> None:
         self._js, self._letters, self._raw, self._about = js, letters, raw, about
         self._on_settled = on_settled
         self._settled = False
+        self._sign = monotonic()
         self.envelope = envelope
 
     @property
@@ -56,6 +59,19 @@ class NatsDelivery:
     def delivered(self) -> int:
         return self._about.delivered
 
+    @property
+    def seq(self) -> int:
+        """Position in the command stream: tells two deliveries of one command from two commands."""
+        return self._about.stream_seq
+
+    def silent_for(self) -> float:
+        """Seconds since the worker got it or last tried to say that it is alive."""
+        return monotonic() - self._sign
+
+    def renew(self, raw: RawMessage, about: Metadata) -> None:
+        """The server handed the command out again, to us: answer under the new delivery from now on."""
+        self._raw, self._about = raw, about
+
     def message(self, message_type: type[M]) -> M:
         return parse(self.envelope, self.body, message_type)
 
@@ -68,12 +84,13 @@ class NatsDelivery:
 
     async def term(self, reason: str) -> None:
         if not self._settled:
-            msg_id = f"{CMD}-{self._about.stream_seq}.dead"
+            msg_id = f"{CMD}-{self.seq}.dead"
             await self._letters.add(self.subject, self.envelope, self.body, reason, msg_id=msg_id)
         await self._settle(TERM)
 
     async def in_progress(self) -> None:
         if not self._settled:
+            self._sign = monotonic()
             await self._js.link.publish(self._raw.reply, WORKING)
 
     async def _settle(self, verdict: bytes) -> None:
@@ -83,18 +100,23 @@ class NatsDelivery:
         try:
             await self._js.settle(self._raw.reply, verdict)
         finally:
-            self._on_settled()
+            self._on_settled(self)
 
 
 class CommandSource:
-    """Fetches commands of one consumer, at most `concurrency` of them unsettled."""
+    """Fetches commands of one consumer, at most `concurrency` of them in this worker's hands.
+
+    A command whose worker has been silent for the ack wait is not in its hands any more: the server gives it to
+    somebody, and its place here is free. A command that comes again although its worker still tries to beat (the
+    broker was away for longer than the ack wait) is not handed out twice here.
+    """
 
     def __init__(self, js: JetStream, letters: DeadLetters, consumer: Consumer, concurrency: int) -> None:
         self._js, self._letters, self._consumer = js, letters, consumer
         self._concurrency = concurrency
-        self._unsettled = 0
+        self._held: dict[int, NatsDelivery] = {}
         self._queue: asyncio.Queue[NatsDelivery | None] = asyncio.Queue()
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores: set[asyncio.Future[None]] = set()
         self._puller = Puller(js.link, room=self._room, deliver=self._on_message, renew=self._renew)
 
     async def deliveries(self) -> AsyncGenerator[NatsDelivery, None]:
@@ -107,8 +129,9 @@ class CommandSource:
         finally:
             await self._hand_back()
 
-    def stop(self) -> None:
-        """End the iteration after what is being handled."""
+    async def stop(self) -> None:
+        """Fetch no more, hand back what was not seen, end the iteration."""
+        await self._hand_back()
         self._queue.put_nowait(None)
 
     async def _hand_back(self) -> None:
@@ -120,27 +143,41 @@ class CommandSource:
                     await delivery.nak()
 
     def _room(self) -> int:
-        return self._concurrency - self._unsettled
+        lost = [seq for seq, each in self._held.items() if each.silent_for() > self._consumer.ack_wait_s]
+        for seq in lost:
+            del self._held[seq]
+        return self._concurrency - len(self._held)
 
     def _on_message(self, raw: RawMessage) -> None:
         about = metadata(raw.reply)
-        self._unsettled += 1
+        held = self._held.get(about.stream_seq)
+        if held is not None and held.silent_for() < self._consumer.ack_wait_s:
+            held.renew(raw, about)
+            self._puller.wake()
+            return
         try:
             envelope = decode(raw.headers, attempt=about.delivered)
         except Rejected as malformed:
-            envelope = Envelope(id=f"{self._consumer.stream}-{about.stream_seq}", type="")
-            delivery = NatsDelivery(self._js, self._letters, raw, envelope, about, self._on_settled)
-            self._chore(delivery.term(f"malformed: {malformed}"))
+            nameless = Envelope(id=f"{self._consumer.stream}-{about.stream_seq}", type="")
+            self._chore(self._hold(raw, nameless, about).term(f"malformed: {malformed}"))
             return
-        self._queue.put_nowait(NatsDelivery(self._js, self._letters, raw, envelope, about, self._on_settled))
+        self._queue.put_nowait(self._hold(raw, envelope, about))
 
-    def _chore(self, work: Awaitable[None]) -> None:
+    def _hold(self, raw: RawMessage, envelope: Envelope, about: Metadata) -> NatsDelivery:
+        delivery = NatsDelivery(self._js, self._letters, raw, envelope, about, self._on_settled)
+        self._held[delivery.seq] = delivery
+        # Look then whether its place has become free.
+        asyncio.get_running_loop().call_later(self._consumer.ack_wait_s + LATER_S, self._puller.wake)
+        return delivery
+
+    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
-    def _on_settled(self) -> None:
-        self._unsettled -= 1
+    def _on_settled(self, delivery: NatsDelivery) -> None:
+        if self._held.get(delivery.seq) is delivery:
+            del self._held[delivery.seq]
         self._puller.wake()
 
     async def _renew(self) -> None:
@@ -150,7 +187,7 @@ class CommandSource:
 class NatsPoisoned:
     """A command that was handed out too often; the advisory that says so is acked when it has been dealt with."""
 
-    __slots__ = ("_advisory", "_js", "_letters", "_seq", "body", "delivered", "envelope", "subject")
+    __slots__ = ("_advisory", "_js", "_letters", "_seq", "body", "buried", "delivered", "envelope", "subject")
 
     def __init__(
         self,
@@ -165,6 +202,7 @@ class NatsPoisoned:
     ) -> None:
         self._js, self._letters, self._advisory, self._seq = js, letters, advisory, seq
         self.delivered, self.subject, self.envelope, self.body = delivered, subject, envelope, body
+        self.buried = False
 
     def message(self, message_type: type[M]) -> M:
         return parse(self.envelope, self.body, message_type)
@@ -175,6 +213,12 @@ class NatsPoisoned:
         with suppress(Missing):  # buried by somebody who died before saying so
             await self._js.erase(CMD, self._seq)
         await self._js.settle(self._advisory.reply, ACK)
+        self.buried = True
+
+    async def pass_on(self) -> None:
+        """Leave it to another listener, unless it has been buried."""
+        if not self.buried:
+            await self._js.settle(self._advisory.reply, NAK)
 
 
 def poison_consumer(service: str) -> Consumer:
@@ -203,17 +247,23 @@ class PoisonSource:
         """Each poisoned command, until `stop`."""
         await self._renew()
         await self._puller.start(POISON, self._consumer.service)
+        handed_out: list[NatsPoisoned] = []
         try:
             while (advisory := await self._queue.get()) is not None:
                 found = await self._find(advisory)
                 if found is not None:
+                    handed_out = [each for each in handed_out if not each.buried] + [found]
                     yield found
                 self._puller.wake()
         finally:
             await self._puller.stop()
+            for each in handed_out:
+                with suppress(Unavailable):  # the ack wait gives it to the next listener as well, only later
+                    await each.pass_on()
 
-    def stop(self) -> None:
-        """End the iteration."""
+    async def stop(self) -> None:
+        """End the iteration; what was not dealt with comes again."""
+        await self._puller.stop()
         self._queue.put_nowait(None)
 
     async def _find(self, advisory: RawMessage) -> NatsPoisoned | None:

@@ -47,6 +47,10 @@ class MemoryDelivery:
         self.delivered = handout.count
         self.envelope = replace(handout.message.envelope, attempt=handout.count)
 
+    def holds(self) -> bool:
+        """Whether the command is still in this worker's hands: neither settled nor taken back."""
+        return not self.settled and self._queue.is_held(self._handout)
+
     def message(self, message_type: type[M]) -> M:
         return parse(self.envelope, self.body, message_type)
 

@@ -115,7 +115,7 @@ class MemoryBus:
         settled = Signal()
         while not self._closed:
             await self.reached()
-            held = [each for each in held if not each.settled]
+            held = [each for each in held if each.holds()]
             handout = queue.take() if len(held) < concurrency else None
             if handout is None:
                 await self.pause(self.broker.streams[CMD].changed, settled, at_most_s=queue.next_due_in())
@@ -238,14 +238,19 @@ class MemoryBus:
 
     async def poisoned(self, service: str) -> AsyncGenerator[Poisoned, None]:
         queue = self.broker.queue(service)
-        while not self._closed:
-            await self.reached()
-            waiting = queue.next_poisoned()
-            if waiting is None:
-                await self.pause(queue.poison_arrived, at_most_s=REPORT_AGAIN_S)
-                continue
-            message, delivered = waiting
-            yield MemoryPoisoned(self, queue, message, delivered)
+        handed_out: list[int] = []
+        try:
+            while not self._closed:
+                await self.reached()
+                waiting = queue.next_poisoned()
+                if waiting is None:
+                    await self.pause(queue.poison_arrived, at_most_s=REPORT_AGAIN_S)
+                    continue
+                message, delivered = waiting
+                handed_out.append(message.seq)
+                yield MemoryPoisoned(self, queue, message, delivered)
+        finally:
+            queue.pass_on(handed_out)
 
     async def kv(self, bucket: str) -> KeyValue:
         self.broker.topology.bucket(bucket)  # Rejected for a name that is not in the topology

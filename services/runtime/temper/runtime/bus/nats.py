@@ -184,7 +184,7 @@ class NatsLink:
 
     async def _until_up(self, timeout_s: float) -> float:
         loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_s
+        end = loop.time() + (0.0 if self._closing else timeout_s)
         try:
             async with asyncio.timeout_at(end):
                 await self._up.wait()

@@ -15,9 +15,13 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+import structlog
+
 from temper.runtime.bus.jetstream import API, NANO, JetStream, Metadata, metadata
 from temper.runtime.bus.link import Link, RawMessage, RawSubscription
-from temper.runtime.errors import Unavailable
+from temper.runtime.errors import TemperError, Unavailable
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 EXPIRES_S = 20.0  # life of one request for messages; a lost one costs at most this
 SLACK_S = 2.0  # how much later than that the server's word may arrive
@@ -49,6 +53,7 @@ class Puller:
         self._expiry = 0.0
         self._epoch = link.epoch
         self._lost = False
+        self._stopped = False
         self._wake = asyncio.Event()
         self._subscription: RawSubscription | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -75,12 +80,14 @@ class Puller:
         self._wake.set()
 
     async def stop(self) -> None:
-        """Drop interest; messages on their way are delivered again by the server."""
+        """Drop interest; messages on their way are delivered again by the server. May be called twice."""
+        if self._stopped:
+            return
+        self._stopped = True
         self._forget_reconnects()
         if self._pump is not None:
             self._pump.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._pump
+            await asyncio.wait({self._pump})
         if self._subscription is not None:
             await self._subscription.stop()
 
@@ -89,8 +96,12 @@ class Puller:
             self._wake.clear()
             try:
                 await self._turn()
-            except Unavailable:
-                await asyncio.sleep(RETRY_S)
+            except TemperError as error:
+                if not isinstance(error, Unavailable):
+                    _log.warning(
+                        "pull_refused", subject=self._subject, error=str(error)
+                    )  # e.g. the stream is gone
+                await asyncio.sleep(RETRY_S if isinstance(error, Unavailable) else SLACK_S)
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(
@@ -116,7 +127,11 @@ class Puller:
         self._outstanding += batch
         self._expiry = monotonic() + EXPIRES_S + SLACK_S
         request = {"batch": batch, "expires": int(EXPIRES_S * NANO)}
-        await self._link.publish(self._subject, json.dumps(request).encode(), reply=inbox)
+        try:
+            await self._link.publish(self._subject, json.dumps(request).encode(), reply=inbox)
+        except Unavailable:
+            self._forget_requests()  # neither this one nor any before it will be answered
+            raise
 
     def _forget_requests(self) -> None:
         self._epoch = self._link.epoch

@@ -34,7 +34,7 @@ Req = TypeVar("Req", bound=Message)
 
 
 class _Source(Protocol):
-    def stop(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 class StreamBus:
@@ -58,7 +58,7 @@ class StreamBus:
     async def drain(self) -> None:
         """Stop fetching, wait for handlers."""
         for source in list(self._sources):
-            source.stop()
+            await source.stop()
         for endpoint in list(self._endpoints):
             await endpoint.stop()
 
