@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+
+from temper.runtime.errors import Unavailable
+from temper.sandbox.engine import cgroups
+from temper.sandbox.engine.base import Limits
+from temper.sandbox.engine.cgroups import Mode
+from temper.sandbox.engine.groups import GroupV1, GroupV2
+from temper.sandbox.engine.verdict import Counters
+
+
+def mount(number: int, path: Path, kind: str, options: str) -> str:
+    return f"{number} 20 0:{number} / {path} rw,nosuid - {kind} {kind} rw,{options}"
+
+
+def v1(root: Path, *names: str) -> list[str]:
+    for name in names:
+        (root / name).mkdir()
+    return [mount(index, root / name, "cgroup", name) for index, name in enumerate(names, 30)]
+
+
+def v2(root: Path, controllers: str) -> list[str]:
+    (root / "unified").mkdir()
+    (root / "unified" / "cgroup.controllers").write_text(controllers)
+    return [mount(50, root / "unified", "cgroup2", "nsdelegate")]
+
+
+def test_a_hybrid_host_with_an_empty_unified_tree_is_a_v1_host(tmp_path: Path) -> None:
+    lines = v1(tmp_path, "memory", "pids", "cpu", "cpuacct") + v2(tmp_path, "")
+    (tmp_path / "memory" / "mine").mkdir()
+    layout = cgroups.detect("\n".join(lines), "4:memory:/mine\n8:pids:/\n0::/")
+    assert layout.mode is Mode.V1
+    assert layout.parents["memory"] == tmp_path / "memory" / "mine"
+    assert layout.parents["pids"] == tmp_path / "pids"
+
+
+def test_a_unified_tree_with_the_controllers_is_preferred(tmp_path: Path) -> None:
+    lines = v2(tmp_path, "cpuset cpu io memory pids\n")
+    layout = cgroups.detect("\n".join(lines), "0::/user.slice")
+    assert (layout.mode, layout.parents["unified"]) == (Mode.V2, tmp_path / "unified")
+
+
+def test_joint_mounts_count_for_each_of_their_controllers(tmp_path: Path) -> None:
+    (tmp_path / "cpu,cpuacct").mkdir()
+    lines = [*v1(tmp_path, "memory", "pids"), mount(40, tmp_path / "cpu,cpuacct", "cgroup", "cpu,cpuacct")]
+    layout = cgroups.detect("\n".join(lines), "3:cpu,cpuacct:/")
+    assert layout.mode is Mode.V1
+    assert layout.parents["cpuacct"] == layout.parents["cpu"]
+
+
+def test_without_controllers_there_is_no_mode_and_a_reason(tmp_path: Path) -> None:
+    layout = cgroups.detect("\n".join(v1(tmp_path, "memory")), "0::/")
+    assert layout.mode is Mode.NONE
+    assert "pids" in layout.reason
+
+
+def test_the_first_version_sets_and_reads_its_files(tmp_path: Path) -> None:
+    directories = {name: tmp_path / name for name in ("memory", "pids", "cpu", "cpuacct")}
+    for directory in directories.values():
+        directory.mkdir()
+        (directory / "tasks").touch()
+    for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max_usage_in_bytes"):
+        (directories["memory"] / name).write_text("9000\n")
+    (directories["memory"] / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    (directories["pids"] / "pids.events").write_text("max 7\n")
+    (directories["cpu"] / "cpu.stat").write_text("nr_periods 1\nthrottled_time 2000000000\n")
+    (directories["cpuacct"] / "cpuacct.usage").write_text("1500000000\n")
+    group = GroupV1(directories)
+    group.apply(Limits(memory_bytes=1000, pids=5, cpus=1.5))
+    assert (directories["memory"] / "memory.memsw.limit_in_bytes").read_text() == "1000"
+    assert (directories["pids"] / "pids.max").read_text() == "5"
+    assert (directories["cpu"] / "cpu.cfs_quota_us").read_text() == "150000"
+    assert group.counters() == Counters(1.5, 9000, 2, 7, 2.0)
+    assert len(group.join_descriptors()) == 4
+    group.close()
+
+
+def test_the_second_version_sets_and_reads_its_files(tmp_path: Path) -> None:
+    group_dir = tmp_path / "0"
+    group_dir.mkdir()
+    for name, text in {
+        "cpu.stat": "usage_usec 2500000\nthrottled_usec 500000\n",
+        "memory.events": "low 0\noom 1\noom_kill 3\n",
+        "pids.events": "max 4\n",
+        "memory.peak": "123\n",
+        "memory.swap.max": "max",
+        "cgroup.procs": "",
+    }.items():
+        (group_dir / name).write_text(text)
+    group = GroupV2(group_dir)
+    group.apply(Limits(memory_bytes=1000, pids=5, cpus=0.5))
+    assert (group_dir / "memory.max").read_text() == "1000"
+    assert (group_dir / "memory.swap.max").read_text() == "0"
+    assert (group_dir / "cpu.max").read_text() == "50000 100000"
+    assert group.counters() == Counters(2.5, 123, 3, 4, 0.5)
+    group.close()
+
+
+def test_a_limit_that_the_kernel_refuses_names_its_file(tmp_path: Path) -> None:
+    group = GroupV2(tmp_path / "0")
+    (tmp_path / "0" / "memory.max").mkdir()
+    with pytest.raises(Unavailable, match=r"memory\.max"):
+        group.apply(Limits())
+    group.close()
