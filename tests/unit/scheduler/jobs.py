@@ -162,6 +162,9 @@ class ScriptedTrainer:
         """Drop what cannot be used, then take one optimizer step if there is enough; True if anything moved."""
         if self.record.state != TrainingState.TRAINING_STATE_RUNNING:
             return False
+        if self.record.step == sum(phase.steps for phase in self.phases):
+            self.record.state = TrainingState.TRAINING_STATE_FINISHED
+            return True
         phase = self.phases[self.record.phase]
         moved = self._drop(phase)
         ready = sorted(self._buffer)[: phase.groups_per_step]
@@ -203,10 +206,8 @@ class ScriptedTrainer:
         last = record.phase_step == phase.steps
         if last or (phase.publish_every and record.phase_step % phase.publish_every == 0):
             record.version += 1
-        if last and record.phase + 1 < len(self.phases):
-            record.phase, record.phase_step = record.phase + 1, 0
-        elif last:
-            record.state = TrainingState.TRAINING_STATE_FINISHED
+        if last:  # the last phase stays the last one, as in the real trainer's record
+            record.phase, record.phase_step = min(record.phase + 1, len(self.phases) - 1), 0
 
     def _publish(self) -> None:
         del self.record.settled[:]

@@ -52,6 +52,7 @@ class World:
         self.read = 0
         self.announced: dict[str, object] = {}
         self.poison: set[str] = set()
+        self.issued: list[GroupCommand] = []
 
     # -------- the machine's side
     def tell(self, signal):
@@ -75,14 +76,21 @@ class World:
                 case Announce(key, payload):
                     assert self.announced.get(key, payload) == payload, "an announcement changed its words"
                     self.announced[key] = payload
+                case _:
+                    raise AssertionError(effect)
         self.machine.facts.ledger.check()
         self.job.CopyFrom(self.machine.facts.job)
 
     def publish(self, command):
         """As the broker: the same id twice is one message."""
+        self.issued.append(command)
         if command.group_id not in self.seen_ids:
             self.seen_ids.add(command.group_id)
             self.queue[command.group_id] = command
+
+    def publish_policy(self):
+        assert self.trainer is not None
+        self.tell(PolicySeen(self.trainer.published()))
 
     def save(self):
         self.books = self.machine.facts.save()
@@ -127,7 +135,7 @@ class World:
             self.deliver()
             moved = True
         if self.trainer and (self.trainer.step() or self.machine.facts.policy != self.trainer.record):
-            self.tell(PolicySeen(self.trainer.published()))
+            self.publish_policy()
             moved = True
         return moved
 
@@ -179,10 +187,7 @@ def test_two_phases_with_demonstrations_first():
 
 def test_demonstrations_follow_the_oracle_mix_over_the_phase():
     world = World(phases=[demo_phase(steps=20)], eval={"tasksPerDomain": 1, "samplesPerTask": 1})
-    issued: list[GroupCommand] = []
-    keep = world.publish
-    world.publish = lambda command: (issued.append(command), keep(command))
-    world.run()
+    issued = world.run().issued
     demos = [each for each in issued if each.purpose == Purpose.PURPOSE_DEMO]
     early = {style for each in demos[:30] for style in each.oracle_styles}
     late = [style for each in demos[30:] for style in each.oracle_styles]
@@ -194,7 +199,7 @@ def test_demonstrations_follow_the_oracle_mix_over_the_phase():
 def test_training_does_not_begin_before_the_first_evaluation_has_ended():
     world = World()
     world.tell(Tick())
-    world.tell(PolicySeen(world.trainer.published()))
+    world.publish_policy()
     assert {command.purpose for command in world.queue.values()} == {Purpose.PURPOSE_EVAL}
     while world.queue:
         assert world.machine.facts.ledger.published == 0
@@ -213,10 +218,7 @@ def test_evaluations_on_the_way_come_every_k_steps_and_not_at_the_end():
 
 def test_before_and_after_use_the_same_tasks_and_seeds():
     world = World()
-    issued: list[GroupCommand] = []
-    keep = world.publish
-    world.publish = lambda command: (issued.append(command), keep(command))
-    world.run()
+    issued = world.run().issued
     at = {
         point: [(e.domain, tuple(e.task_indices), e.seed) for e in issued if e.eval_point == point]
         for point in ("before", "after")
@@ -228,10 +230,7 @@ def test_before_and_after_use_the_same_tasks_and_seeds():
 
 def test_groups_demand_the_published_version():
     world = World()
-    issued: list[GroupCommand] = []
-    keep = world.publish
-    world.publish = lambda command: (issued.append(command), keep(command))
-    world.run()
+    issued = world.run().issued
     versions = [each.min_version for each in issued if each.purpose == Purpose.PURPOSE_TRAIN]
     assert versions == sorted(versions)
     assert versions[:6] == [0] * 6
@@ -311,7 +310,7 @@ def test_poisoned_groups_are_replaced_and_the_books_balance():
     world.poison = {f"quickstart-7f3a-{index}" for index in (0, 3, 5)} | {"quickstart-7f3a-before-calc-0"}
     world.run()
     assert transitions.name_of(world.state) == "succeeded"
-    assert world.machine.facts.dropped() == {"POISON": 3}
+    assert world.machine.facts.dropped() == {"DROP_REASON_POISON": 3}
     assert world.machine.facts.ledger.published == 15
     before = next(each for each in world.job.evals if (each.point, each.domain) == ("before", "calc"))
     assert (before.n, before.attempted) == (2, 6)
@@ -359,7 +358,7 @@ def test_no_group_is_lost_or_doubled_by_crashes_repeats_and_disorder(shape, chan
         elif move == "train" and world.trainer:
             world.trainer.step()
         elif move == "policy" and world.trainer:
-            world.tell(PolicySeen(world.trainer.published()))
+            world.publish_policy()
         elif move == "crash" and chance.random() < 0.3:
             world.crash()
         elif move == "save" and not world.machine.over:
@@ -386,7 +385,7 @@ def test_no_group_is_lost_or_doubled_by_crashes_repeats_and_disorder(shape, chan
 def test_a_result_that_was_counted_but_not_written_is_announced_again():
     world = World()
     world.tell(Tick())
-    world.tell(PolicySeen(world.trainer.published()))
+    world.publish_policy()
     old = type(world.job)()
     old.CopyFrom(world.job)
     while world.queue:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from temper.api.common.v1.common_pb2 import EnvRef, Purpose
+from temper.api.common.v1.common_pb2 import DropReason, EnvRef, Purpose
 from temper.api.job.v1.job_pb2 import Job, JobLedger
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
+from temper.runtime.errors import Stale
 from temper.scheduler import transitions
 from temper.scheduler.evaluation import VALID
 from temper.scheduler.groups import evaluation_groups, timestamp
 from temper.scheduler.ledger import GroupLedger
 from temper.scheduler.points import AFTER, BEFORE, Points
 from temper.scheduler.sampler import Sampler
-from temper.scheduler.transitions import CANCELLED, PAUSED, RUNNING, STARTING
+from temper.scheduler.transitions import CANCELLED, PAUSED, PENDING, RUNNING, STARTING
 
 EVAL_SAMPLES_PER_GROUP = 64  # enough to fill a worker's batch, small enough to spread over several workers
 
@@ -87,6 +88,7 @@ class JobFacts:
             self.job.reason = job.reason
             self.job.ended_at.CopyFrom(job.ended_at)
         if job.spec != self.job.spec and is_resolved(job):
+            keep_phases(job, self.job)
             self.job.spec.CopyFrom(job.spec)
             self.sampler.reconfigure(job.spec)
             self.changed = True
@@ -98,18 +100,20 @@ class JobFacts:
         return sum(phase.steps for phase in self.job.spec.phases)
 
     def where(self, record: PolicyRecord) -> Where:
-        """Phase and step that come next; phase = number of phases when none is left."""
-        phase, step = record.phase, record.phase_step
-        if phase < len(self.job.spec.phases) and step >= self.job.spec.phases[phase].steps:
-            return Where(phase + 1, 0)
-        return Where(phase, step)
+        """Phase and step that come next, by the steps taken; phase = number of phases when none is left."""
+        left = record.step
+        for number, phase in enumerate(self.job.spec.phases):
+            if left < phase.steps:
+                return Where(number, left)
+            left -= phase.steps
+        return Where(len(self.job.spec.phases), 0)
 
     def dropped(self) -> dict[str, int]:
-        """Groups dropped by reason, without the enum's prefix."""
-        record = self.policy or PolicyRecord()
-        reasons = {key.removeprefix("DROP_REASON_"): n for key, n in record.dropped_groups.items()}
+        """Groups dropped, by name of the DropReason."""
+        reasons = dict(self.policy.dropped_groups) if self.policy else {}
         if self.late:
-            reasons["LATE"] = reasons.get("LATE", 0) + self.late
+            late = DropReason.Name(DropReason.DROP_REASON_LATE)
+            reasons[late] = reasons.get(late, 0) + self.late
         return reasons
 
     def point_commands(self, point: str, version: int, now: float) -> tuple[GroupCommand, ...]:
@@ -132,6 +136,12 @@ class JobFacts:
                 now=now,
             )
         )
+
+    def awaits(self, command: GroupCommand) -> bool:
+        """Whether the record of a published group is still to come."""
+        if command.purpose == Purpose.PURPOSE_EVAL:
+            return self.points.owes(command)
+        return any(each.index == command.index for each in self.ledger.outstanding())
 
     def owed(self, now: float) -> tuple[GroupCommand, ...]:
         """Every published group without a record, stamped anew: for a new activation, or when one was lost."""
@@ -157,6 +167,7 @@ class JobFacts:
         next_index, settled, unsettled, returned = self.ledger.save()
         self.changed = False
         state = {
+            "fence": self.fence,
             "sampler": self.sampler.state(),
             "points": self.points.state(),
             "trainer_told": self.trainer_told,
@@ -176,8 +187,10 @@ class JobFacts:
         )
 
     def restore(self, books: JobLedger) -> None:
-        """Continue from what `save` gave."""
+        """Continue from what `save` gave. Stale if it was saved by a newer activation."""
         state = json.loads(books.sampler_state_json)
+        if state["fence"] > self.fence:
+            raise Stale(f"job {self.job.id} is driven under fence {state['fence']}", field="fence")
         self.sampler.resume(state["sampler"])
         self.points.resume(books.eval_points, state["points"])
         self.ledger.load(books.next_index, books.settled, dict(books.unsettled), state["returned"])
@@ -195,6 +208,13 @@ def by_task(record: GroupRecord) -> dict[int, tuple[int, int]]:
             solved, valid = counts.get(sample.task_index, (0, 0))
             counts[sample.task_index] = (solved + sample.solved, valid + 1)
     return counts
+
+
+def keep_phases(job: Job, ours: Job) -> None:
+    """Once training was asked for, the trainer has the phases: an edit that came too late is undone."""
+    if ours.state != PENDING:
+        del job.spec.phases[:]
+        job.spec.phases.extend(ours.spec.phases)
 
 
 def is_resolved(job: Job) -> bool:

@@ -80,6 +80,7 @@ class JobMachine:
             case TrainerLost(reason):
                 self._move(FAILED, now, f"no trainer could take the job: {reason}")
             case PolicySeen(record):
+                self._greet_recovered(record)
                 self.facts.take_policy(record)
             case GroupSeen(record, token):
                 self.facts.take_group(record, token)
@@ -87,6 +88,14 @@ class JobMachine:
                 self.facts.take_job(job)
             case Tick():
                 pass
+
+    def _greet_recovered(self, record: PolicyRecord) -> None:
+        known = self.facts.policy
+        if known is not None and record.recoveries > known.recoveries:
+            text = (
+                f"training resumed from a snapshot at step {record.step} on {record.trainer or 'a trainer'}"
+            )
+            self._effects.append(notice("warning", "trainer_recovered", text, key=str(record.recoveries)))
 
     # ------------------------------------------------------------ rules
     def _advance(self, now: float) -> None:
