@@ -20,7 +20,7 @@ async def start(world, job_spec, *, fence=1):
 
 @pytest.fixture
 async def actor(world):
-    made = TrainerActor(world.around())
+    made = TrainerActor(world.around(jobs=2))
     running = asyncio.create_task(made.run())
     yield made
     await made.drain()
@@ -76,3 +76,14 @@ async def test_a_drained_worker_hands_the_job_to_the_next_one(world):
     assert (record.trainer, record.recoveries, record.consumed_groups) == ("t2", 1, 8)
     await second.drain()
     await again
+
+
+async def test_a_command_that_is_delivered_again_while_it_is_trained_shares_the_session(world, actor):
+    await start(world, spec())
+    await world.until(lambda r: r.version == 0)
+    command = StartTraining(job_id=JOB, spec=spec(), fence=1)
+    await world.bus.command(topology.cmd("trainer", JOB), command, id="again")
+    for index in range(8):
+        await world.group(index, version=max(0, index // 2 - 1))
+    record = await world.until(lambda r: r.state == FINISHED)
+    assert record.recoveries == 0

@@ -245,3 +245,16 @@ async def test_all_masked_groups_make_a_skipped_step_that_still_counts(world):
     steps = await world.steps()
     assert all(step.masked == {"NO_REWARD": 2} for step in steps)
     assert (await world.record()).consumed_groups == 8
+
+
+async def test_what_a_record_names_is_never_overwritten(world):
+    task = asyncio.create_task(world.session(instance="t1").run())
+    first = await world.until(lambda r: r.version == 0)
+    await kill(task)
+    await (await world.bus.kv("policies")).delete(JOB)
+    task = asyncio.create_task(world.session(instance="t2").run())
+    second = await world.until(lambda r: r.trainer == "t2")
+    await kill(task)
+    assert await world.weights(first) == await world.weights(
+        second
+    )  # both manifests still match their checksums

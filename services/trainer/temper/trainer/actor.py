@@ -22,6 +22,7 @@ from temper.runtime.telemetry import get_logger
 from temper.runtime.tracing import span
 from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.engine import make_engine
+from temper.trainer.engine.base import Engine
 from temper.trainer.patience import Patience
 from temper.trainer.reports import timestamp
 from temper.trainer.session import Session, Surroundings
@@ -38,6 +39,7 @@ class TrainerActor:
         self._around = around
         self._beat_s = topology.load().consumer(SERVICE).ack_wait_s / 3
         self._sessions: dict[str, Session] = {}
+        self._serving: dict[str, asyncio.Task[bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._log = get_logger()
@@ -95,7 +97,7 @@ class TrainerActor:
         try:
             with span("trainer.job", traceparent=delivery.envelope.traceparent, job=command.job_id):
                 async with kept_alive(delivery, self._beat_s, self._around.clock):
-                    over = await self._train(command)
+                    over = await self._serve(command)
             await (delivery.ack() if over else delivery.nak())
         except Stale as error:
             self._log.warning("trainer.superseded", job=command.job_id, error=str(error))
@@ -109,10 +111,21 @@ class TrainerActor:
             with suppress(Unavailable):  # the broker is away: silence hands it out again as well
                 await delivery.nak(RETRY_DELAY_S * delivery.delivered)
 
+    async def _serve(self, command: StartTraining) -> bool:
+        """Train a job; a second delivery of one that is trained here already shares its outcome."""
+        work = self._serving.get(command.job_id)
+        if work is None:
+            work = asyncio.create_task(self._train(command), name=command.job_id)
+            self._serving[command.job_id] = work
+            work.add_done_callback(lambda _: self._serving.pop(command.job_id))
+        return await asyncio.shield(work)
+
     async def _train(self, command: StartTraining) -> bool:
         """Run a session until it is over, or the job is. Whether the command is done with."""
         try:
-            session = self._open(command)
+            # on a thread: importing an engine's vendor takes seconds, and heartbeats must go on
+            engine = await asyncio.to_thread(self._engine, command)
+            session = Session(command, self._around, engine)
         except Rejected as error:
             await self._fail(command, error)
             return True
@@ -136,15 +149,14 @@ class TrainerActor:
             del self._sessions[command.job_id]
             self._around.metrics.jobs.set(len(self._sessions))
 
-    def _open(self, command: StartTraining) -> Session:
-        """A session with a fresh engine. Raises Rejected for a job that the trainer cannot do."""
+    def _engine(self, command: StartTraining) -> Engine:
+        """The engine that the job asks for. Raises Rejected when there is no such one here."""
         settings = self._around.config.engine
-        engine = make_engine(
+        return make_engine(
             command.spec.trainer.engine or "torch",
             micro_batch_tokens=command.spec.trainer.micro_batch_tokens or settings.micro_batch_tokens,
             threads=settings.threads,
         )
-        return Session(command, self._around, engine)
 
     async def _job_over(self, job_id: str) -> None:
         """Return when the job's record says that nobody needs its training any more."""

@@ -1,7 +1,10 @@
 """Publication of policy versions: safetensors and a manifest with a checksum per tensor, in the Hugging Face layout.
 
-    policies/<job>/<version>/model.safetensors
-    policies/<job>/<version>/manifest.json        canonical JSON of WeightManifest, written last
+    policies/<job>/<version>/model.<digest>.safetensors
+    policies/<job>/<version>/manifest.<digest>.json     canonical JSON of WeightManifest, written last
+
+Names carry the digest of the content, so what a policy record names is never overwritten, not even by a trainer that does not know
+yet that it was replaced.
 
 The files that make a policy directory whole (config.json, tokenizer.json, temper_chat.json) are put once and named by every
 manifest. Readers hold on to a version while they load it, so the last few stay; version 0 stays for comparison.
@@ -54,7 +57,7 @@ class Publisher:
         """Put one version; returns the manifest. Nobody sees a half-written one: the manifest comes last."""
         folder = self._folder(version)
         data, entries = safetensors(tensors)
-        shard = await self._blobs.put(f"{folder}/model.safetensors", data)
+        shard = await self._blobs.put(f"{folder}/model.{short_digest(data)}.safetensors", data)
         created = Timestamp()
         created.FromNanoseconds(int(now * 1e9))
         manifest = WeightManifest(
@@ -65,20 +68,26 @@ class Publisher:
             files=self._files,
             created_at=created,
         )
-        return await self._blobs.put(f"{folder}/manifest.json", canonical_json(manifest))
+        text = canonical_json(manifest)
+        return await self._blobs.put(f"{folder}/manifest.{short_digest(text)}.json", text)
 
     async def forget(self, newest: int) -> None:
         """Delete versions that nobody may still be loading: all but 0 and the last few."""
         root = f"policies/{self._job}/"
         kept = {0, *range(newest - self._keep + 1, newest + 1)}
         keys = [ref.key async for ref in self._blobs.list(root.rstrip("/"))]
-        for key in sorted(keys, key=lambda key: not key.endswith("manifest.json")):
+        for key in sorted(keys, key=lambda key: not key.endswith(".json")):
             version = key.removeprefix(root).partition("/")[0]
             if version.isdigit() and int(version) not in kept and int(version) < newest:
                 await self._blobs.delete(key)
 
     def _folder(self, version: int) -> str:
         return f"policies/{self._job}/{version:010d}"
+
+
+def short_digest(data: bytes) -> str:
+    """Enough of SHA-256 to tell two publications of one version apart."""
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def canonical_json(manifest: WeightManifest) -> bytes:

@@ -23,7 +23,7 @@ from temper.trainer.engine.torch.model import Decoder, parse_config
 from temper.trainer.engine.torch.packing import Packed, Tree, pack, rows, trees
 from temper.trainer.samples import Batch, Sample
 
-DEFAULT_MICRO_BATCH = 4096  # tokens: more only costs memory at the sizes a CPU trains
+DEFAULT_MICRO_BATCH = 2048  # tokens: more only costs memory at the sizes a CPU trains
 ROW_TOKENS = (
     256  # short rows keep attention's quadratic mask small; a longer sequence gets a row of its own length
 )
