@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS groups
     samples_per_task UInt32,
     table_key        String                      COMMENT 'token arrays in object storage',
     table_bytes      UInt64,
+    table_sha256     String                      COMMENT 'checksum of the token arrays, for their claim check',
     published_at     DateTime64(6, 'UTC'),
     started_at       DateTime64(6, 'UTC'),
     finished_at      DateTime64(6, 'UTC'),

@@ -41,7 +41,8 @@ class Batch:
 _COLUMNS = {
     "groups": """
         job_id group_id group_index purpose phase domain env env_version env_digest split eval_point
-        drop_reason worker engine attempt seed samples samples_per_task table_key table_bytes
+        drop_reason worker engine attempt seed samples samples_per_task table_key
+        table_bytes table_sha256
         published_at started_at finished_at rank
     """,
     "samples": """
@@ -134,6 +135,7 @@ def trajectory(record: LogRecord) -> Rows:
             group.samples_per_task,
             group.table.key,
             group.table.size,
+            group.table.sha256,
             instant(group.published_at),
             instant(group.started_at),
             finished,

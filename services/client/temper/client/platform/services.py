@@ -86,7 +86,7 @@ def _own(layout: DataDir) -> dict[str, Settings]:
     """Settings that only one service has."""
     return {
         "sandbox": {"state_dir": str(layout.private("sandbox"))},
-        "telemetry": {"clickhouse": {"path": str(layout.private("clickhouse"))}},
+        "telemetry": {"clickhouse": {"path": str(layout.private("telemetry"))}},
     }
 
 

@@ -89,8 +89,8 @@ class _Frame:
         ys = [y for series in chart.series for _, y in series.points if math.isfinite(y)]
         ys += [y for series in chart.series for y in (*series.low, *series.high)]
         self.x_low, self.x_high = (min(xs), max(xs)) if xs else (0.0, 1.0)
-        low = chart.y_low if chart.y_low is not None else min(ys, default=0.0)
         high = chart.y_high if chart.y_high is not None else max(ys, default=1.0)
+        low = chart.y_low if chart.y_low is not None else _floor(min(ys, default=0.0), high)
         self.ticks = nice_ticks(low, high)
         self.y_low, self.y_high = min(low, self.ticks[0]), max(high, self.ticks[-1])
 
@@ -107,6 +107,11 @@ class _Frame:
     def label(self, value: float) -> str:
         """A value as text."""
         return f"{100 * value:.0f}%" if self.chart.percent else number(value)
+
+
+def _floor(lowest: float, highest: float) -> float:
+    """Bottom of an axis: zero for values that come near it from above, for then lengths may be compared."""
+    return 0.0 if 0 <= lowest < 0.5 * highest else lowest
 
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -126,6 +131,8 @@ def number(value: float) -> str:
         return f"{value / 1e6:.3g}M"
     if abs(value) >= 1e4:
         return f"{value / 1e3:.3g}k"
+    if abs(value) >= 1e3:
+        return f"{value:,.0f}"
     return f"{value:.3g}" if value else "0"
 
 

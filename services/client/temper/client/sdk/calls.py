@@ -23,7 +23,7 @@ from temper.client.sdk.target import Api
 
 R = TypeVar("R")
 CHUNK = 1 << 20  # bytes; the contract's limit for one piece
-_CHECK_S = 300.0  # admission runs an environment many times
+_CHECK_S = 600.0  # admission runs an environment many times
 
 
 @dataclass(frozen=True, slots=True)
