@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -153,18 +154,19 @@ async def test_the_agents_processes_are_gone_before_the_verifier_runs(made: Worl
     await made.episodes.step(step(env, "1"))
     order: list[str] = []
     (sandbox,) = made.fake.live
-    destroy, score = sandbox.destroy, made.episodes._score
+    episodes: Any = made.episodes
+    destroy, score = sandbox.destroy, episodes._score
 
     async def noted_destroy() -> None:
         order.append("destroyed")
         await destroy()
 
-    async def noted_score(*arguments: object) -> float:
+    async def noted_score(*arguments: Any) -> float:
         order.append("scored")
         return await score(*arguments)
 
     sandbox.destroy = noted_destroy
-    made.episodes._score = noted_score
+    episodes._score = noted_score
     await made.episodes.finish(finish(env, "3"))
     assert order == ["destroyed", "scored"]
 

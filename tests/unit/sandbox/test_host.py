@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.sandbox.worlds import LIMITS, world
@@ -126,14 +127,15 @@ async def test_a_new_session_waits_for_a_slot_and_is_refused_after_its_time(tmp_
 
 async def test_a_sandbox_whose_session_ended_while_it_was_made_is_destroyed(tmp_path: Path) -> None:
     made, _ = world(tmp_path)
-    create = made.fake.create
+    fake: Any = made.fake
+    create = fake.create
     gate = asyncio.Event()
 
     async def slow(name: str, limits: Limits, network: str = "") -> Sandbox:
         await gate.wait()
         return await create(name, limits, network)
 
-    made.fake.create = slow
+    fake.create = slow
     asker = asyncio.create_task(acquire(made.host))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -147,15 +149,16 @@ async def test_a_sandbox_whose_session_ended_while_it_was_made_is_destroyed(tmp_
 
 async def test_a_failed_creation_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
     made, _ = world(tmp_path)
-    create = made.fake.create
+    fake: Any = made.fake
+    create = fake.create
 
     async def broken(name: str, limits: Limits, network: str = "") -> Sandbox:
         raise Unavailable("no")
 
-    made.fake.create = broken
+    fake.create = broken
     with pytest.raises(Unavailable):
         await acquire(made.host)
-    made.fake.create = create
+    fake.create = create
     await acquire(made.host)
     await made.close()
 
