@@ -188,6 +188,20 @@ async def test_at_most_concurrency_commands_are_unsettled(side: Side):
         assert (await side.next(_once(waiting))).envelope.id == "c3"
 
 
+async def test_many_commands_go_through_few_places_without_a_pause(side: Side):
+    began = side.clock.monotonic()
+    async with aclosing(side.bus.commands("rollout", concurrency=3, ack_wait_s=60)) as commands:
+        for number in range(60):
+            await publish(side.bus, f"c{number}")
+        seen: list[str] = []
+        for _ in range(60):
+            delivery = await side.next(commands)
+            seen.append(delivery.envelope.id)
+            await delivery.ack()
+    assert sorted(seen) == sorted(f"c{number}" for number in range(60))
+    assert side.clock.monotonic() - began < 15
+
+
 async def test_a_slow_command_does_not_hold_up_the_others(side: Side):
     async with aclosing(side.bus.commands("rollout", concurrency=2, ack_wait_s=600)) as commands:
         await publish(side.bus, "slow")
@@ -409,6 +423,15 @@ async def test_events_are_retained_filtered_and_resumable(side: Side):
     async with aclosing(side.bus.events(evt("scheduler", "job1"), after=first.seq)) as events:
         assert (await side.next(events)).message(StringValue).value == "3"
         await side.nothing(events)
+
+
+async def test_a_long_trickle_of_events_is_seen_without_a_pause(side: Side):
+    async with aclosing(side.bus.events(evt("scheduler") + ".>", after=0)) as events:
+        began = side.clock.monotonic()
+        for number in range(600):  # more than twice what a reader asks for at a time
+            await side.bus.event(evt("scheduler", "job1"), text(str(number)))
+            assert (await side.next(events)).message(StringValue).value == str(number)
+        assert side.clock.monotonic() - began < 15  # a request for more that nobody made expires after 20 s
 
 
 async def test_an_event_with_a_known_id_is_not_repeated(side: Side):

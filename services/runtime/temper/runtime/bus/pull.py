@@ -116,8 +116,9 @@ class Puller:
             await asyncio.sleep(RETRY_S)
             await self._renew()
             self._lost = False
-        wanted = self._room() - self._outstanding
-        if wanted > 0:
+        room = self._room()
+        wanted = room - self._outstanding
+        if wanted > 0 and wanted * 2 >= room:  # few large requests instead of many small ones
             await self._ask(wanted)
 
     async def _ask(self, batch: int) -> None:
@@ -145,6 +146,7 @@ class Puller:
             if not self._outstanding:
                 self._asked.clear()  # the server says nothing when a request has been filled
             self._deliver(message)
+            self._wake.set()
             return
         self._on_status(message, status)
 
@@ -205,7 +207,7 @@ class Reader:
         message, about = self._queue.popleft()
         self.position = about.stream_seq
         if len(self._queue) * 2 == self._window:
-            self._puller.wake()
+            self._puller.wake()  # half of the window is free again
         return message, about
 
     @property
@@ -220,7 +222,7 @@ class Reader:
 
     def _room(self) -> int:
         free = self._window - len(self._queue)
-        return free if free * 2 >= self._window else 0  # few large requests instead of many small ones
+        return free if free * 2 >= self._window else 0
 
     def _on_message(self, message: RawMessage) -> None:
         about = metadata(message.reply)
