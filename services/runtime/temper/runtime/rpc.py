@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -39,8 +38,6 @@ from temper.runtime.errors import (
 )
 from temper.runtime.tracing import current_traceparent, span
 from temper.runtime.validation import as_status, violations
-
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # the C core tells of every closed connection otherwise
 
 HEALTH_PREFIX = "/grpc.health.v1.Health/"
 _MAX_STREAM_HOURS = 24
