@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.qa.subjects import asset
 
 from temper.api.common.v1.common_pb2 import EnvRef
 from temper.qa import params
@@ -12,7 +13,6 @@ from temper.qa.digest import digest
 from temper.qa.engine.local import LocalProbe
 from temper.qa.manifest import of_tree
 from temper.runtime.errors import Rejected
-from tests.unit.qa.subjects import asset
 
 QUICK = {
     "calc": ("calc", "{}"),
@@ -101,7 +101,7 @@ def test_calc_pays_nothing_for_numbers_that_are_none(answer):
 def test_calc_forms_say_what_is_drawn():
     env = calc(forms=["(n+n)*n"], low=2, high=9)
     prompt = env.task("train", 0)["prompt"]
-    assert prompt[0] == "(" and prompt.endswith("=") and prompt.count("+") == 1
+    assert (prompt[0], prompt[-1], prompt.count("+")) == ("(", "=", 1)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,18 @@
 """Admission finds what is wrong: planted bugs of each class, and the defective families of a library nobody here wrote."""
 
+import importlib
 import warnings
 
 import pytest
+from tests.unit.qa.subjects import GOOD_CODE, GOOD_MANIFEST, asset, check, double, failed
 
 from temper.qa.checks.base import Check
 from temper.qa.checks.runner import STAGES, first_failure
 from temper.qa.checks.semantic import spearman
-from tests.unit.qa.subjects import GOOD_CODE, GOOD_MANIFEST, asset, check, double, failed
 
 with warnings.catch_warnings():  # the library warns about its own optional parts
     warnings.simplefilter("ignore")
-    import reasoning_gym  # noqa: F401  # imported here, where its warnings are expected
+    importlib.import_module("reasoning_gym")
 
 SCORE = 'return 1.0 if answer == task["private"]["answer"] else 0.0'
 

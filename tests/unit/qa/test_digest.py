@@ -6,11 +6,11 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.qa.subjects import double, tree_of
 
 from temper.qa import digest
 from temper.qa.digest import Entry
 from temper.runtime.errors import Rejected
-from tests.unit.qa.subjects import double, tree_of
 
 names = st.from_regex(r"[a-z]{1,6}(/[a-z]{1,6}){0,2}\.txt", fullmatch=True)
 trees = st.dictionaries(names, st.tuples(st.binary(max_size=40), st.booleans()), min_size=1, max_size=6).map(

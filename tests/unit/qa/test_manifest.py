@@ -1,11 +1,11 @@
 import json
 
 import pytest
+from tests.unit.qa.subjects import GOOD_MANIFEST, asset
 
 from temper.qa import builtin, manifest, params
 from temper.qa.manifest import of_tree
 from temper.runtime.errors import Rejected
-from tests.unit.qa.subjects import GOOD_MANIFEST, asset
 
 GOOD = manifest.parse(GOOD_MANIFEST)
 RG = of_tree(asset("reasoning_gym"))

@@ -101,7 +101,7 @@ _TOKEN = re.compile(
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
     | (?P<number>[0-9][A-Za-z0-9_.]*)
     | (?P<end>;)
-    | (?P<sign>[-+*/%=<>!?:,.(){}\[\]|&^~@])
+    | (?P<sign>[-+*%=<>!?:,.(){}\[\]|&^~@] | /(?!\*))
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -121,7 +121,10 @@ class Token:
 
 
 def check(sql: str) -> str:
-    """The query without a trailing semicolon. Raises Rejected, saying what is not allowed."""
+    """The query with plain line ends and without a trailing semicolon. Raises Rejected, saying what is not allowed."""
+    sql = sql.replace("\r\n", "\n")
+    if "\r" in sql:  # readers disagree on whether it ends a comment
+        raise Rejected("a carriage return is not a line end", field=FIELD)
     tokens = list(tokenize(sql))
     while tokens and tokens[-1].kind == "end":
         sql = sql[: tokens.pop().start]
