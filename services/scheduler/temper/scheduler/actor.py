@@ -217,7 +217,8 @@ class JobActor(Actor):
             await self._publication.groups(owed, again=self._alarm.reissues)
 
     async def _tell_progress(self) -> None:
-        self._meter.observe_rollout(self._present)
+        if self._machine.facts.job.state == transitions.RUNNING:
+            self._meter.observe_rollout(self._present)
         if self._machine.facts.changed:
             await self._save()
         await self._write_job()

@@ -25,7 +25,7 @@ class Meter:
         self._rewards: dict[str, deque[tuple[float, bool]]] = {}
         self._ages: deque[int] = deque(maxlen=RECENT_SAMPLES)
         self._arrivals: deque[tuple[float, int, int]] = deque()  # (when, tokens, episodes)
-        self._idle: deque[float] = deque(maxlen=30)
+        self._idle_sum, self._idle_count = 0.0, 0  # over the whole life, as the trainer's share is
         self._steps: deque[tuple[float, int]] = deque(maxlen=20)
 
     def observe(self, record: GroupRecord, version: int, now: float) -> None:
@@ -46,11 +46,11 @@ class Meter:
             self._steps.append((now, step))
 
     def observe_rollout(self, presences: Sequence[Presence]) -> None:
-        """Occupation of rollout slots at this moment."""
-        slots = sum(_number(each, "slots") for each in presences if each.service == "rollout")
-        used = sum(_number(each, "in_use") for each in presences if each.service == "rollout")
-        if slots:
-            self._idle.append(1.0 - min(1.0, used / slots))
+        """How busy rollout workers are at this moment: by their engines' own account, else by slots taken."""
+        workers = [each for each in presences if each.service == "rollout"]
+        if workers:
+            self._idle_sum += 1.0 - sum(min(1.0, _busy(each)) for each in workers) / len(workers)
+            self._idle_count += 1
 
     def fill(self, progress: JobProgress, now: float) -> None:
         """Write the windows' means into `progress`."""
@@ -59,7 +59,7 @@ class Meter:
                 progress.domain_reward[domain] = sum(reward for reward, _ in window) / len(window)
                 progress.domain_solved[domain] = sum(solved for _, solved in window) / len(window)
         progress.staleness = _mean(self._ages)
-        progress.rollout_idle = _mean(self._idle)
+        progress.rollout_idle = self._idle_sum / self._idle_count if self._idle_count else 0.0
         while self._arrivals and self._arrivals[0][0] < now - RECENT_S:
             self._arrivals.popleft()
         progress.tokens_per_s = sum(tokens for _, tokens, _ in self._arrivals) / RECENT_S
@@ -126,6 +126,13 @@ def activity(facts: JobFacts) -> str:
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found) if found else 0.0
+
+
+def _busy(worker: Presence) -> float:
+    if "busy_share" in worker.status:
+        return _number(worker, "busy_share")
+    slots = _number(worker, "slots")
+    return _number(worker, "in_use") / slots if slots else 0.0
 
 
 def _number(presence: Presence, key: str) -> float:
