@@ -65,7 +65,7 @@ class StoredLedger:
         self._kv, self._prefix = kv, prefix
         self._recent: IdempotencyLedger[bytes] = IdempotencyLedger(capacity)
 
-    async def once(self, id: str, effect: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: A002
+    async def once(self, id: str, effect: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: A002  # the envelope's word
         """The reply to `id`: of the first call that recorded one."""
         return await self._recent.once(id, lambda: self._recorded(f"{self._prefix}.{id}", effect))
 

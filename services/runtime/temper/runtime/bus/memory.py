@@ -184,13 +184,13 @@ class MemoryBus:
         except TimeoutError:
             raise Unavailable("the deadline passed while the request was served") from None
 
-    async def event(self, subject: str, msg: Proto, *, id: str | None = None, about: str = "") -> int:  # noqa: A002
+    async def event(self, subject: str, msg: Proto, *, id: str | None = None, about: str = "") -> int:  # noqa: A002  # the envelope's word
         self.reach()
         number = id or f"{self.source}#{next(self._numbers)}"
         envelope = self._envelope(number, msg, about, None, None)
         return self.broker.streams[EVT].add(subject, envelope, msg.SerializeToString(), msg_id=number)
 
-    async def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:  # noqa: A002
+    async def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:  # noqa: A002  # the envelope's word
         stream = self.broker.streams[EVT]
         seen = stream.last_seq if after is None else after
         while True:

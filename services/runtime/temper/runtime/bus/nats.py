@@ -39,23 +39,33 @@ NO_RESPONDERS = "503"
 class LeanClient(Client):
     """The library's client with a short way for what is sent and received most.
 
-    It relies on four private names of nats-py, each of which a test checks against the installed release.
+    It relies on a few private names of nats-py, each of which a test checks against the installed release.
     """
 
     _parse_header_lines = staticmethod(from_lines)
 
-    async def post(self, subject: str, reply: str, body: bytes, block: bytes) -> None:
-        """Publish with a header block that is encoded already (empty: no headers)."""
+    def post(self, subject: str, reply: str, body: bytes, block: bytes) -> bool:
+        """Queue a message with a header block that is encoded already (empty: none).
+
+        Returns whether so much is queued that the sender should wait (`catch_up`).
+        """
         size = len(block) + len(body)
         if block:
             line = f"HPUB {subject} {reply} {len(block)} {size}\r\n"
         else:
             line = f"PUB {subject} {reply} {size}\r\n"
+        command = b"".join((line.encode(), block, body, b"\r\n"))
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += size
-        await self._send_command(b"".join((line.encode(), block, body, b"\r\n")))
+        self._pending.append(command)
+        self._pending_data_size += len(command)
         if self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+        return self._pending_data_size > self._max_pending_size
+
+    async def catch_up(self) -> None:
+        """Wait until what is queued has been written."""
+        await self._flush_pending(force_flush=True)
 
 
 class _LinkSubscription:
@@ -142,19 +152,21 @@ class NatsLink:
     async def publish(
         self, subject: str, body: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
+        if self._post(subject, body, reply, headers):
+            await self._require().catch_up()
+
+    def _post(self, subject: str, body: bytes, reply: str, headers: Mapping[str, str] | None) -> bool:
         client = self._client
         if client is None or not client.is_connected:
             raise Unavailable(f"not connected to {self._url}")
-        if len(body) > client.max_payload:
+        block = to_block(headers) if headers else b""
+        if len(block) + len(body) > client.max_payload:  # the server would close the connection
             raise Rejected(
                 f"message of {len(body)} bytes is over the broker's limit of {client.max_payload}",
                 field="body",
                 hint="send large payloads through object storage",
             )
-        try:
-            await client.post(subject, reply, body, to_block(headers) if headers else b"")
-        except nats.errors.Error as error:
-            raise Unavailable(f"cannot publish to {subject}: {error}") from error
+        return client.post(subject, reply, body, block)
 
     async def ask(
         self, subject: str, body: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
@@ -168,7 +180,8 @@ class NatsLink:
         self._waiting[token] = answer
         alarm = loop.call_later(timeout_s, _late, answer, subject, timeout_s)
         try:
-            await self.publish(subject, body, reply=self._answers + token, headers=headers)
+            if self._post(subject, body, self._answers + token, headers):
+                await self._require().catch_up()
             message = await answer
         finally:
             alarm.cancel()

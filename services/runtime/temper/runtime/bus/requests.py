@@ -27,11 +27,8 @@ DRAIN_S = 10.0  # how long stopping waits for requests in flight
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def ask(
-    link: Link, subject: str, msg: Message, headers: dict[str, str], reply_type: type[M], timeout_s: float
-) -> M:
-    """Send a request and wait for its reply; raises what the handler raised."""
-    raw = await link.ask(subject, msg.SerializeToString(), timeout_s=timeout_s, headers=headers)
+def read_reply(raw: RawMessage, reply_type: type[M], subject: str) -> M:
+    """The reply in an answer; raises what the handler raised."""
     if raw.headers and ERROR in raw.headers:
         raise from_wire(status_pb2.Status.FromString(raw.data))
     try:

@@ -22,7 +22,7 @@ from temper.runtime.bus.jetstream import (
 from temper.runtime.bus.letters import DeadLetters
 from temper.runtime.bus.link import Link
 from temper.runtime.bus.pull import Reader
-from temper.runtime.bus.requests import Endpoint, ask
+from temper.runtime.bus.requests import Endpoint, read_reply
 from temper.runtime.clock import Clock
 from temper.runtime.envelope import Envelope, decode, encode
 from temper.runtime.errors import Unavailable
@@ -104,7 +104,8 @@ class StreamBus:
         """Ask, and wait for the answer."""
         number = id or f"{self.source}#{next(self._numbers)}"
         headers = self._headers(number, msg, "", self._clock.now() + timeout_s, fence)
-        return await ask(self._link, subject, msg, headers, reply_type, timeout_s)
+        raw = await self._link.ask(subject, msg.SerializeToString(), timeout_s=timeout_s, headers=headers)
+        return read_reply(raw, reply_type, subject)
 
     async def serve(
         self,
@@ -121,14 +122,14 @@ class StreamBus:
         self._endpoints.add(endpoint)  # type: ignore[arg-type]  # only `stop` is called on it
         return endpoint
 
-    async def event(self, subject: str, msg: Message, *, id: str | None = None, about: str = "") -> int:  # noqa: A002
+    async def event(self, subject: str, msg: Message, *, id: str | None = None, about: str = "") -> int:  # noqa: A002  # the envelope's word
         """Publish an event."""
         number = id or f"{self.source}#{self._clock.now():.6f}#{next(self._numbers)}"
         headers = self._headers(number, msg, about, None, None)
         seq, _ = await self.js.publish(subject, msg.SerializeToString(), headers, msg_id=number)
         return seq
 
-    async def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:  # noqa: A002
+    async def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:  # noqa: A002  # the envelope's word
         """Events that match, in order."""
         reader = await Reader(self.js, EVT, (filter,), after=after).open()
         try:
