@@ -58,7 +58,7 @@ class Scheduler:
             announcer=Announcer(self.bus, platform.log, platform.clock),
         )
         self.supervisor = Supervisor(clock=platform.clock)
-        self.steward = Steward(self.around, self.supervisor)
+        self.steward = Steward(self.around)
         self.watch = Watch(self.around)
         blobs = BlobStore(f"file://{platform.directory}/objects")
         self.admission = Admission(self.around, blobs)

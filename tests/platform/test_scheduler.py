@@ -370,3 +370,20 @@ async def test_only_a_paused_job_can_be_resumed(world):
     error = await raised(scheduler.api.ResumeJob(job_pb2.ResumeJobRequest(job_id=job.id), None))
     assert isinstance(error, Conflict)
     assert JobState.Name((await scheduler.job(job.id)).state)
+
+
+async def test_a_job_that_cannot_be_driven_is_paused_with_the_cause_and_leaves_others_alone(world):
+    scheduler = await world.scheduler("scheduler/a")
+    sick = await scheduler.create(spec(name="sick", phases=[policy_phase(steps=40)]), "r1")
+    well = await scheduler.create(spec(name="well"), "r2")
+    while (await scheduler.job(sick.id)).state != RUNNING:
+        await world.clock.advance(0.1)
+    await scheduler.kill()
+    bucket = await world.platform.bus.kv("jobs")
+    await bucket.put(f"{sick.id}.ledger", b"not a ledger")
+    second = await world.scheduler("scheduler/b")
+    done = await world.until_over(second, well.id)
+    await world.pass_time(60.0)
+    paused = await second.job(sick.id)
+    assert (done.state, paused.state) == (SUCCEEDED, PAUSED)
+    assert "cannot drive" in paused.reason

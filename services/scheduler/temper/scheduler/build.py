@@ -36,7 +36,7 @@ def surroundings(context: Context[SchedulerConfig]) -> Surroundings:
 async def build(context: Context[SchedulerConfig]) -> None:
     """Register the API, start the steward, name the drain."""
     around = surroundings(context)
-    steward = Steward(around, context.supervisor)
+    steward = Steward(around)
     watch = Watch(around)
     await watch.begin(context.instance_id)
     admission = Admission(around, context.blobs)

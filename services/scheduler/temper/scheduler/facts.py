@@ -14,13 +14,12 @@ from temper.api.job.v1.job_pb2 import Job, JobLedger
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 from temper.runtime.errors import Stale
-from temper.scheduler import transitions
 from temper.scheduler.evaluation import VALID
 from temper.scheduler.groups import evaluation_groups, timestamp
 from temper.scheduler.ledger import GroupLedger
 from temper.scheduler.points import AFTER, BEFORE, Points
 from temper.scheduler.sampler import Sampler
-from temper.scheduler.transitions import CANCELLED, PAUSED, PENDING, RUNNING, STARTING
+from temper.scheduler.transitions import PAUSED, PENDING, RUNNING, TERMINAL
 
 EVAL_SAMPLES_PER_GROUP = 64  # enough to fill a worker's batch, small enough to spread over several workers
 
@@ -81,9 +80,9 @@ class JobFacts:
                 self.sampler.observe(record.domain, task, solved, valid)
 
     def take_job(self, job: Job) -> None:
-        """Adopt what others may write: pause, resume, cancel, and a changed specification."""
-        outside = job.state in {RUNNING, PAUSED, CANCELLED} and transitions.may(self.job.state, job.state)
-        if outside and not (self.job.state == STARTING and job.state == RUNNING):
+        """Adopt what others may write: pause, resume, an end, and a changed specification."""
+        steered = {job.state, self.job.state} == {RUNNING, PAUSED}
+        if steered or job.state in TERMINAL:
             self.job.state = job.state
             self.job.reason = job.reason
             self.job.ended_at.CopyFrom(job.ended_at)

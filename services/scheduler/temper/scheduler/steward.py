@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
+from temper.api.job.v1.job_pb2 import Job, StateChanged
 from temper.runtime.actor import spawn
 from temper.runtime.errors import TemperError
 from temper.runtime.lease import Lease
@@ -17,17 +18,21 @@ from temper.runtime.supervisor import Supervisor
 from temper.runtime.telemetry import get_logger
 from temper.scheduler.actor import JobActor
 from temper.scheduler.surroundings import Surroundings
-from temper.scheduler.transitions import TERMINAL
+from temper.scheduler.transitions import PAUSED, RUNNING, TERMINAL, name_of
+
+REST_S = 60.0  # a fault that comes back at once will not be gone in less
 
 
 class Steward:
     """Takes up jobs, and lets go of those that have ended."""
 
-    def __init__(self, around: Surroundings, supervisor: Supervisor) -> None:
-        self._around, self._supervisor = around, supervisor
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
         self._leases: dict[str, Lease] = {}
         self._driven: dict[str, asyncio.Task[None]] = {}
         self._over: set[str] = set()  # jobs that have ended never live again
+        self._resting: dict[str, float] = {}  # job -> monotonic time until which it is left alone
+        self._draining = False
         self._hint = asyncio.Event()
         self._log = get_logger()
 
@@ -40,14 +45,15 @@ class Steward:
         return {"jobs": len(self._driven), "leads": ",".join(sorted(self._driven))[:512]}
 
     async def run(self) -> None:
-        """Look for ever."""
-        while True:
+        """Look until drained."""
+        while not self._draining:
             with suppress(TemperError):  # the platform is away: the next look tells
                 await self._look()
             await self._pause()
 
     async def drain(self) -> None:
         """Let go of every job, so that a standby takes over at once."""
+        self._draining = True
         driven = list(self._driven.values())
         for task in driven:
             task.cancel()
@@ -55,7 +61,7 @@ class Steward:
 
     async def _look(self) -> None:
         for job_id in await self._around.store.ids():
-            if job_id in self._driven or job_id in self._over:
+            if job_id in self._driven or job_id in self._over or self._rests(job_id):
                 continue
             job = await self._around.store.find(job_id)
             if job is not None and job.state in TERMINAL:
@@ -63,6 +69,9 @@ class Steward:
                 self._leases.pop(job_id, None)
             elif job is not None:
                 await self._try(job_id)
+
+    def _rests(self, job_id: str) -> bool:
+        return self._around.clock.monotonic() < self._resting.get(job_id, 0.0)
 
     async def _lease(self, job_id: str) -> Lease:
         """One object per job for as long as we look: expiry is silence that this process has seen itself."""
@@ -87,24 +96,45 @@ class Steward:
         task.add_done_callback(lambda _: self._let_go(job_id))
 
     async def _drive(self, job_id: str, lease: Lease, fence: int) -> None:
-        """Run the actor until the job has ended or the lease is lost; then the lease is free."""
+        """Run the actor until the job has ended or the lease is lost; then the lease is free.
+
+        Each job has a supervisor of its own: an actor that fails again and again stops its job, not the others.
+        """
         ended = asyncio.Event()
-        name = f"job.{job_id}"
+        supervisor = Supervisor(clock=self._around.clock)
         ref = spawn(
-            self._supervisor,
-            name,
+            supervisor,
+            f"job.{job_id}",
             lambda: JobActor(job_id, fence, self._around, ended),
             clock=self._around.clock,
         )
-        waits = [asyncio.create_task(event.wait()) for event in (ended, lease.lost)]
+        given_up = asyncio.create_task(supervisor.wait())
+        waits = [given_up, *(asyncio.create_task(event.wait()) for event in (ended, lease.lost))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if given_up.done():
+                await self._rest(job_id, str(given_up.exception()))
         finally:
             for wait in waits:
                 wait.cancel()
-            await self._supervisor.cancel(name)
+            await supervisor.stop()
             ref.close()
             await lease.release()
+
+    async def _rest(self, job_id: str, cause: str) -> None:
+        """Leave a job alone whose actor cannot go on: paused with the cause where it can be, and tried again later."""
+        self._log.error("job.given_up", job=job_id, cause=cause)
+        self._resting[job_id] = self._around.clock.monotonic() + REST_S
+
+        def pause(job: Job) -> None:
+            job.reason = f"the scheduler cannot drive it: {cause}"
+            if job.state == RUNNING:
+                job.state = PAUSED
+
+        with suppress(TemperError):
+            job = await self._around.store.change(job_id, pause)
+            told = StateChanged(state=job.state, reason=job.reason)
+            await self._around.announcer.announce(job_id, f"state/{name_of(job.state)}/{job.etag}", told)
 
     def _let_go(self, job_id: str) -> None:
         self._driven.pop(job_id, None)
