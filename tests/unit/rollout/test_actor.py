@@ -133,12 +133,34 @@ async def test_a_spoilt_publication_is_refused_and_the_old_version_serves_on(wor
     await eventually(lambda: not world.worker.complaints())
 
 
-async def test_a_group_beyond_the_version_that_will_not_load_is_handed_back(world: World):
+async def test_a_group_whose_version_will_not_load_waits_for_a_better_publication(world: World):
     await world.publisher.publish(0, spoil="checksum")
     await world.order(group(0))
-    poisoned = await anext(world.bus.poisoned("rollout"))
-    assert poisoned.delivered == 3
+    await eventually(world.worker.complaints)
     assert not world.worker.running
+    await world.publisher.publish(0)
+    (record,) = await world.records()
+    assert record.attempt == 1
+
+
+async def test_a_group_whose_version_never_comes_is_handed_back(memory_platform: MemoryPlatform):
+    clock = memory_platform.clock
+    world = await make_world(
+        memory_platform.bus,
+        memory_platform.log,
+        memory_platform.directory,
+        clock,
+        version_wait_s=9,
+        retry_delay_s=0,
+    )
+    world.start()
+    await world.order(group(0))
+    poisoned = asyncio.ensure_future(anext(world.bus.poisoned("rollout")))
+    for _ in range(40):
+        await clock.advance(1)
+    assert (await poisoned).delivered == 3
+    assert not world.worker.running
+    await world.stop()
 
 
 async def test_a_past_owner_of_the_job_is_not_listened_to(world: World):
@@ -203,6 +225,16 @@ async def test_draining_finishes_what_runs(world: World):
     assert await left_in_queue(world) == 1
 
 
+async def test_draining_hands_back_what_has_not_begun(world: World):
+    await world.order(group(0))
+    await eventually(lambda: world.actor._admitting)
+    await world.actor.drain()
+    assert world.actor._admitting == set()
+    assert await left_in_queue(world) == 1
+    (message,) = world.bus.broker.streams["CMD"].messages.values()
+    assert message.envelope.id == f"{JOB}-0"
+
+
 async def test_a_worker_takes_no_more_groups_than_it_has_slots(memory_platform: MemoryPlatform):
     clock = memory_platform.clock
     bus = memory_platform.bus
@@ -213,9 +245,4 @@ async def test_a_worker_takes_no_more_groups_than_it_has_slots(memory_platform: 
     await clock.advance(1)
     assert len(world.actor._tasks) == 2
     assert world.worker.running == {}
-    for task in world.tasks:
-        task.cancel()
-    await asyncio.gather(*world.tasks, return_exceptions=True)
-    for task in [*world.actor._tasks, *world.actor._serving.values()]:
-        task.cancel()
-    await clock.settle()
+    await world.stop()

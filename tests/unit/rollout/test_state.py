@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from temper.rollout.state import Decision, Offer, Worker
+from temper.rollout.state import Job, Offer, Worker
 
 JOBS = st.sampled_from(["a", "b", "c"])
 VERSIONS = st.integers(0, 6)
@@ -13,41 +15,52 @@ def offer(job: str = "a", index: int = 0, version: int = 0, *, weights: bool = T
 
 def test_a_group_starts_once_its_version_serves():
     worker = Worker(slots=2, policies=1)
-    assert worker.offer(offer(version=1)) is Decision.WAIT
-    worker.announce("a", 1, fence=1)
+    assert not worker.offer(offer(version=1))
+    worker.announce("a", 1, "d", fence=1)
     assert worker.wanted("a") == 1
-    assert worker.offer(offer(version=1)) is Decision.WAIT
+    assert not worker.offer(offer(version=1))
     worker.loaded("a", 1)
-    assert worker.offer(offer(version=1)) is Decision.START
+    assert worker.offer(offer(version=1))
     assert worker.wanted("a") is None
 
 
 def test_a_demonstration_needs_the_publication_and_not_the_weights():
     worker = Worker(slots=2, policies=1)
-    assert worker.offer(offer(weights=False)) is Decision.WAIT
-    worker.announce("a", 0, fence=1)
-    assert worker.offer(offer(weights=False)) is Decision.START
+    assert not worker.offer(offer(weights=False))
+    worker.announce("a", 0, "d", fence=1)
+    assert worker.offer(offer(weights=False))
 
 
 def test_a_version_that_will_not_load_refuses_what_needs_it_and_serves_the_rest():
     worker = Worker(slots=2, policies=1)
-    worker.announce("a", 0, fence=1)
+    worker.announce("a", 0, "d", fence=1)
     worker.loaded("a", 0)
-    worker.announce("a", 1, fence=1)
+    worker.announce("a", 1, "d", fence=1)
     worker.load_failed("a", 1, "checksum")
     assert worker.wanted("a") is None
     assert worker.complaints() == {"a": "version 1: checksum"}
-    assert worker.offer(offer(index=1, version=0)) is Decision.START
-    assert worker.offer(offer(index=2, version=1)) is Decision.REFUSE
-    worker.announce("a", 2, fence=1)
+    assert worker.offer(offer(index=1, version=0))
+    assert not worker.offer(offer(index=2, version=1))
+    worker.announce("a", 2, "d", fence=1)
     assert worker.wanted("a") == 2
-    assert worker.offer(offer(index=2, version=1)) is Decision.WAIT
+
+
+def test_a_version_published_again_with_other_bytes_gets_another_chance():
+    worker = Worker(slots=2, policies=1)
+    assert worker.announce("a", 0, "torn", fence=1)
+    worker.load_failed("a", 0, "checksum")
+    assert not worker.announce("a", 0, "torn", fence=1)
+    assert worker.wanted("a") is None
+    assert worker.announce("a", 0, "whole", fence=1)
+    assert worker.wanted("a") == 0
+    worker.loaded("a", 0)
+    assert not worker.announce("a", 0, "again", fence=2)
 
 
 def test_the_least_recently_used_idle_engine_makes_room():
     worker = Worker(slots=4, policies=1)
     for job in "ab":
-        worker.announce(job, 0, fence=1)
+        worker.announce(job, 0, "d", fence=1)
         worker.loaded(job, 0)
     worker.offer(offer("a"))
     worker.offer(offer("b"))
@@ -67,12 +80,15 @@ class WorkerMachine(RuleBasedStateMachine):
         self.worker = Worker(slots=4, policies=2)
         self.started: dict[str, int] = {}
 
-    @rule(job=JOBS, version=VERSIONS, fence=st.integers(0, 3))
-    def publish(self, job: str, version: int, fence: int):
-        before = self.worker.jobs.get(job)
-        seen = (before.fence, before.announced) if before else (0, -1)
-        news = self.worker.announce(job, version, fence)
-        assert news == (fence >= seen[0] and version > seen[1])
+    @rule(job=JOBS, version=VERSIONS, digest=st.sampled_from("xy"), fence=st.integers(0, 3))
+    def publish(self, job: str, version: int, digest: str, fence: int):
+        before = replace(self.worker.jobs.get(job, Job()))
+        was_bad = version in before.failed
+        news = self.worker.announce(job, version, digest, fence)
+        again = version == before.announced and was_bad and digest != before.digest
+        assert news == (fence >= before.fence and (version > before.announced or again))
+        if news and self.worker.jobs[job].served < version:
+            assert self.worker.wanted(job) == version
 
     @rule(job=JOBS, works=st.booleans())
     def load(self, job: str, works: bool):
@@ -89,15 +105,12 @@ class WorkerMachine(RuleBasedStateMachine):
     @rule(job=JOBS, index=st.integers(0, 5), version=VERSIONS, weights=st.booleans())
     def take(self, job: str, index: int, version: int, weights: bool):
         wanted = offer(job, index, version, weights=weights)
-        decision = self.worker.offer(wanted)
+        started = self.worker.offer(wanted)
         state = self.worker.jobs[job]
         have = state.served if weights else state.announced
-        assert (decision is Decision.START) == (have >= version)
-        if decision is Decision.REFUSE:
-            assert weights
-            assert state.announced in state.failed
-        if decision is Decision.START:
-            assert wanted.group_id in self.worker.running
+        assert started == (have >= version)
+        if started:
+            assert self.worker.running[wanted.group_id] == wanted
 
     @rule(job=JOBS, index=st.integers(0, 5))
     def finish(self, job: str, index: int):

@@ -65,6 +65,7 @@ class RolloutActor:
         self._beat_s = topology.load().consumer(SERVICE).ack_wait_s / 3
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: dict[str, asyncio.Task[None]] = {}
+        self._admitting: set[asyncio.Task[Policy]] = set()
         self._stopping = asyncio.Event()
         self._log = get_logger()
 
@@ -86,8 +87,13 @@ class RolloutActor:
             await deliveries.aclose()
 
     async def drain(self) -> None:
-        """Stop fetching and see the groups in flight to their end; a caller that cancels this hands them back."""
+        """Stop fetching, hand back what has not begun to play, and see the rest to its end.
+
+        A caller that cancels this hands back the rest as well.
+        """
         self._stopping.set()
+        for admission in self._admitting:
+            admission.cancel()
         tasks = [*self._tasks, *self._serving.values()]
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -157,7 +163,7 @@ class RolloutActor:
         needs_weights = command.purpose != common.PURPOSE_DEMO
         offer = Offer(command.group_id, command.job_id, command.min_version, needs_weights)
         try:
-            policy = await self._policies.admit(offer, self._config.worker.version_wait_s)
+            policy = await self._admit(offer)
             await self._policies.make_room()
             samples = await self._play(command, attempt, policy)
         finally:
@@ -168,6 +174,15 @@ class RolloutActor:
         record.started_at.CopyFrom(started)
         await self._publish(command, samples, record)
         self._count(record)
+
+    async def _admit(self, offer: Offer) -> Policy:
+        admission = asyncio.create_task(self._policies.admit(offer, self._config.worker.version_wait_s))
+        self._admitting.add(admission)
+        try:
+            return await admission
+        finally:
+            self._admitting.discard(admission)
+            admission.cancel()
 
     async def _play(self, command: GroupCommand, attempt: int, policy: Policy) -> list[Sample]:
         group = Group(command, attempt, policy, self._sandboxes, self._clock, self._permits)

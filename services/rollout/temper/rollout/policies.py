@@ -18,7 +18,7 @@ from temper.rollout.codec import Codec
 from temper.rollout.engine.base import Engine
 from temper.rollout.group import Policy
 from temper.rollout.publication import fetch_codec, fetch_manifest, fetch_weights
-from temper.rollout.state import Decision, Offer, Worker
+from temper.rollout.state import Offer, Worker
 from temper.runtime import topology
 from temper.runtime.blobs import BlobStore
 from temper.runtime.bus.base import Bus, Deleted, Entry
@@ -90,14 +90,12 @@ class Policies:
             self._refresh(offer.job_id)
         try:
             async with self._clock.timeout(patience_s):
-                while (decision := self._worker.offer(offer)) is Decision.WAIT:
+                while not self._worker.offer(offer):
                     await held.changed.wait()
         except TimeoutError:
-            raise Unavailable(
-                f"{offer.job_id}: version {offer.min_version} did not come in {patience_s:g} s"
-            ) from None
-        if decision is Decision.REFUSE:
-            raise Unavailable(f"{offer.job_id}: {self._worker.complaints().get(offer.job_id, 'no policy')}")
+            why = self._worker.complaints().get(offer.job_id, "it was not published")
+            late = f"{offer.job_id}: version {offer.min_version} is not here after {patience_s:g} s: {why}"
+            raise Unavailable(late) from None
         return await self._policy(offer, held)
 
     async def forget_engine(self, job_id: str) -> None:
@@ -142,7 +140,7 @@ class Policies:
             self._log.error("policy.unreadable", job=entry.key, revision=entry.revision, error=str(broken))
 
     def _announce(self, job_id: str, record: PolicyRecord) -> None:
-        if not self._worker.announce(job_id, record.version, record.fence):
+        if not self._worker.announce(job_id, record.version, record.manifest.sha256, record.fence):
             return
         held = self._of(job_id)
         held.record, held.seen_at = record, self._clock.monotonic()

@@ -1,11 +1,7 @@
-"""What a worker knows and decides: which groups run, which versions serve, what is refused. Pure.
-
-    offered -> START     run it now
-            -> WAIT      the version it needs is not here yet
-            -> REFUSE    the job's policy cannot serve it, and will not by waiting
+"""What a worker knows and decides: which groups run, which versions serve, which group may start. Pure.
 
 Versions per job: *announced* (newest seen in the bucket), *served* (loaded and swapped in), and the reason why a newer
-one could not be loaded. A worker takes a group only if it serves at least the group's ``min_version``, so a worker that
+one could not be loaded. A worker starts a group only if it serves at least the group's ``min_version``, so a worker that
 cannot load weights stops by itself when the staleness bound moves past it.
 """
 
@@ -13,15 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-
-
-class Decision(Enum):
-    """What to do with an offered group."""
-
-    START = "start"
-    WAIT = "wait"
-    REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +31,8 @@ class Job:
 
     announced: int = -1
     """Newest version published; -1 before the first."""
+    digest: str = ""
+    """Digest of its manifest."""
     fence: int = 0
     """Highest fence seen."""
     served: int = -1
@@ -64,13 +53,20 @@ class Worker:
         self.jobs: dict[str, Job] = {}
         self._tick = 0
 
-    def announce(self, job_id: str, version: int, fence: int) -> bool:
-        """A publication was seen; says whether it is news. A lower fence or version speaks for a past owner."""
+    def announce(self, job_id: str, version: int, digest: str, fence: int) -> bool:
+        """A publication was seen; says whether it is news. A lower fence or version speaks for a past owner.
+
+        A version that would not load and is published again, with other bytes, gets another chance.
+        """
         job = self.jobs.setdefault(job_id, Job())
-        if fence < job.fence or version <= job.announced:
+        if fence < job.fence or version < job.announced:
             return False
+        news = version > job.announced or (digest != job.digest and version in job.failed)
         job.fence, job.announced = fence, version
-        return True
+        if news:
+            job.digest = digest
+            job.failed.pop(version, None)
+        return news
 
     def loaded(self, job_id: str, version: int) -> None:
         """The engine serves ``version`` from now on. Versions never go back."""
@@ -89,15 +85,19 @@ class Worker:
             return None
         return job.announced
 
-    def offer(self, offer: Offer) -> Decision:
-        """Decide about a group; START takes a slot, once. The caller offers no more groups than there are slots."""
+    def offer(self, offer: Offer) -> bool:
+        """Start a group if its version is here; says whether it runs. Starting it again takes no second slot.
+
+        The caller offers no more groups than there are slots.
+        """
         job = self.jobs.setdefault(offer.job_id, Job())
-        decision = self._readiness(offer, job)
-        if decision is Decision.START:
-            self._tick += 1
-            job.used = self._tick
-            self.running[offer.group_id] = offer
-        return decision
+        have = job.served if offer.needs_weights else job.announced
+        if have < max(offer.min_version, 0):
+            return False
+        self._tick += 1
+        job.used = self._tick
+        self.running[offer.group_id] = offer
+        return True
 
     def finish(self, group_id: str) -> None:
         """A group left, by success or failure. Idempotent."""
@@ -124,10 +124,3 @@ class Worker:
             for job_id, job in self.jobs.items()
             if job.announced in job.failed
         }
-
-    def _readiness(self, offer: Offer, job: Job) -> Decision:
-        have = job.served if offer.needs_weights else job.announced
-        if have >= offer.min_version and have >= 0:
-            return Decision.START
-        newest_is_bad = job.announced in job.failed and job.announced >= offer.min_version
-        return Decision.REFUSE if newest_is_bad and offer.needs_weights else Decision.WAIT
