@@ -1,10 +1,13 @@
 import asyncio
 import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.runtime.fake_s3 import Bucket, serving
 
 from temper.api.common.v1.common_pb2 import BlobRef
 from temper.runtime.blobs import BlobStore, _translating, content_key
@@ -12,9 +15,41 @@ from temper.runtime.config import BlobsConfig
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 
 
+@dataclass
+class Place:
+    """A store, and the way to damage what it holds behind its back."""
+
+    store: BlobStore
+    overwrite: Callable[[str, bytes], object]
+    bucket: Bucket | None = None
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "directory":
+        url = f"file://{tmp_path}/objects"
+        yield Place(BlobStore(url), lambda key, data: (tmp_path / "objects" / key).write_bytes(data))
+        return
+    (tmp_path / "id").write_text("key-id")
+    (tmp_path / "secret").write_text("key-secret")
+    with serving() as (endpoint, bucket):
+        config = BlobsConfig(
+            url="s3://bucket/prefix",
+            endpoint=endpoint,
+            allow_http=True,
+            access_key_file=tmp_path / "id",
+            secret_key_file=tmp_path / "secret",
+        )
+        yield Place(
+            BlobStore.configured(config),
+            lambda key, data: bucket.objects.update({f"prefix/{key}": data}),
+            bucket,
+        )
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(f"file://{tmp_path}/objects")
+def store(place: Place) -> BlobStore:
+    return place.store
 
 
 async def test_what_was_put_comes_back(store: BlobStore) -> None:
@@ -46,11 +81,18 @@ async def test_changed_bytes_of_the_same_size_are_refused(store: BlobStore) -> N
     assert caught.value.field == "sha256"
 
 
-async def test_a_torn_object_is_refused(store: BlobStore, tmp_path: Path) -> None:
-    ref = await store.put("k", b"whole")
-    (tmp_path / "objects/k").write_bytes(b"who")
+async def test_a_torn_object_is_refused(place: Place) -> None:
+    ref = await place.store.put("k", b"whole")
+    place.overwrite("k", b"who")
     with pytest.raises(Rejected, match="3 bytes instead of 5"):
-        await store.get(ref)
+        await place.store.get(ref)
+
+
+async def test_requests_to_s3_are_signed_and_stay_under_the_prefix(place: Place) -> None:
+    await place.store.put("k", b"x")
+    if place.bucket is not None:
+        assert list(place.bucket.objects) == ["prefix/k"]
+        assert place.bucket.unsigned == 0
 
 
 async def test_a_missing_object_is_the_callers_fault(store: BlobStore) -> None:
