@@ -26,6 +26,17 @@ TimeoutOption = Annotated[
 PlainOption = Annotated[bool, Parameter(name="--plain", help="Lines instead of bars.")]
 COLUMNS = ("id", "name", "state", "step", "steps", "created_at", "reason")
 
+_EVENTS = """
+SELECT time, kind, text AS message FROM (
+    SELECT time, kind, if(kind = 'state', concat(state, if(message = '', '', ': '), message), message) AS text
+    FROM job_events FINAL WHERE job_id = {job:String} AND kind IN ('state', 'notice')
+    UNION ALL
+    SELECT time, 'eval' AS kind, concat(point, ' ', domain, ' pass@1 ', toString(round(pass_at_1, 3)),
+        ' [', toString(round(low, 2)), ', ', toString(round(high, 2)), '] n=', toString(n)) AS text
+    FROM evals FINAL WHERE job_id = {job:String}
+) ORDER BY time DESC LIMIT {limit:UInt32}
+"""
+
 
 def register(app: App) -> None:
     """Add the group."""
@@ -127,13 +138,9 @@ def logs(
     """Events of a job: changes of state, evaluations, notices. Past ones come from ClickHouse."""
     from temper.client.cli.output import emit
 
-    sql = (
-        "SELECT time, kind, message FROM job_events WHERE job_id = {job:String}"
-        " ORDER BY time DESC LIMIT {limit:UInt32}"
-    )
     with where.client() as client:
         client.jobs.get(job_id)  # an unknown job is an error, not an empty table
-        table = client.query.sql(sql, parameters={"job": job_id, "limit": str(limit)}, fresh=True)
+        table = client.query.sql(_EVENTS, parameters={"job": job_id, "limit": str(limit)}, fresh=True)
         emit(table.records()[::-1], table.columns, output)
     return watch(job_id, plain=True, where=where, output=output) if follow else OK
 

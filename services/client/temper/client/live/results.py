@@ -41,7 +41,7 @@ def compare(job: Job) -> list[Comparison]:
     """Every domain of the job with its first and last evaluation."""
     names = [str(each["name"]) for each in job.spec.get("domains", [])]
     names += sorted({each.domain for each in job.evals} - set(names))
-    found = {(each.point, each.domain): each for each in job.evals}
+    found = {(each.point, each.domain): each for each in job.evals if each.n}  # no valid sample: no result
     return [Comparison(name, found.get(("before", name)), found.get(("after", name))) for name in names]
 
 

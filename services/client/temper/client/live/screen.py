@@ -32,7 +32,7 @@ def _headline(view: JobView) -> Text:
     line.append(view.job.name, style="bold")
     line.append(f"  {view.job.id}  ", style="dim")
     line.append(view.state, style=_STATES.get(view.state, "cyan"))
-    if progress.activity and progress.activity != view.state:
+    if progress.activity and progress.activity != view.state and not view.ended:
         line.append(f" · {progress.activity}")
     if view.job.reason:
         line.append(f" · {view.job.reason}", style="yellow")
@@ -52,7 +52,7 @@ def _bars(view: JobView) -> Table:
             f"{bar.done}/{bar.steps} steps",
             f"policy v{progress.version}" if 0 < bar.done < bar.steps else "",
         )
-    if progress.eval_total and progress.eval_done < progress.eval_total:
+    if progress.eval_done < progress.eval_total and not view.ended:
         grid.add_row(
             "evaluation",
             ProgressBar(total=progress.eval_total, completed=progress.eval_done, width=40),
@@ -91,16 +91,18 @@ def _pass(view: JobView, domain: str, *, first: bool) -> str:
 
 def _vitals(view: JobView) -> Text:
     progress = view.progress
-    parts = [
+    speed = [
         f"staleness {progress.staleness:.2f}",
         f"{progress.tokens_per_s:,.0f} tokens/s",
         f"{progress.episodes_per_s:,.1f} episodes/s",
-        f"{progress.sandboxes_in_use} sandboxes",
+        f"{progress.sandboxes_in_use} sandboxes in use",
         f"idle: trainer {percent(progress.trainer_idle)}, rollout {percent(progress.rollout_idle)}",
-        f"groups: {progress.groups_in_flight} in flight, {progress.groups_consumed} trained on",
-        dropped(progress.groups_dropped),
     ]
-    return Text(" · ".join(parts), style="dim")
+    groups = (
+        f"groups: {progress.groups_in_flight} in flight, {progress.groups_consumed} trained on, "
+        f"{dropped(progress.groups_dropped)}"
+    )
+    return Text(f"{' · '.join(speed)}\n{groups}", style="dim")
 
 
 def _notice(level: str, message: str) -> Text:

@@ -29,9 +29,11 @@ class Series:
     points: Sequence[tuple[float, float]]
     """(x, y), x rising; values that are not finite leave a gap."""
     low: Sequence[float] = ()
-    """Lower ends of intervals, one per point; empty for none."""
+    """Lower ends of intervals, one per point, drawn as whiskers; empty for none."""
     high: Sequence[float] = ()
     """Upper ends."""
+    errors: Sequence[float] = ()
+    """Standard errors of the points; with `smooth`, the band is the 95 % interval of the running mean."""
     smooth: bool = False
     """Draw the points faintly and a running mean over them."""
     dots: bool = False
@@ -67,7 +69,8 @@ def draw(chart: Chart) -> str:
     """A `<figure>` with title, legend and SVG."""
     frame = _Frame(chart)
     parts = [_grid(frame), *(_mark(frame, x, label) for x, label in chart.marks)]
-    parts += [_band(frame, each) for each in chart.series if each.low]
+    parts += [_band(frame, each) for each in chart.series if each.smooth and each.errors]
+    parts += [_whiskers(frame, each) for each in chart.series if each.low]
     parts += [_line(frame, each) for each in chart.series]
     legend = "".join(_key(each) for each in chart.series) if len(chart.series) > 1 else ""
     note = f"<p>{escape(chart.note)}</p>" if chart.note else ""
@@ -110,8 +113,8 @@ class _Frame:
 
 
 def _floor(lowest: float, highest: float) -> float:
-    """Bottom of an axis: zero for values that come near it from above, for then lengths may be compared."""
-    return 0.0 if 0 <= lowest < 0.5 * highest else lowest
+    """Bottom of an axis: zero for values that come near it, for then lengths may be compared."""
+    return 0.0 if -0.02 * highest <= lowest < 0.5 * highest else lowest
 
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -148,6 +151,18 @@ def running_mean(values: Sequence[float], weight: float = 0.25) -> list[float]:
     return smoothed
 
 
+def running_error(errors: Sequence[float], weight: float = 0.25) -> list[float]:
+    """Standard error of `running_mean` of independent points with these standard errors."""
+    variance = mass = 0.0
+    spread: list[float] = []
+    for error in errors:
+        if math.isfinite(error):
+            variance = variance * (1 - weight) ** 2 + (weight * error) ** 2
+            mass = mass * (1 - weight) + weight
+        spread.append(math.sqrt(variance) / mass if mass else math.nan)
+    return spread
+
+
 def _grid(frame: _Frame) -> str:
     lines: list[str] = []
     for tick in frame.ticks:
@@ -174,11 +189,28 @@ def _mark(frame: _Frame, x: float, label: str) -> str:
 
 
 def _band(frame: _Frame, series: Series) -> str:
-    xs = [frame.x(x) for x, _ in series.points]
-    upper = [f"{x:.1f},{frame.y(y):.1f}" for x, y in zip(xs, series.high, strict=True)]
-    lower = [f"{x:.1f},{frame.y(y):.1f}" for x, y in zip(xs, series.low, strict=True)]
+    means = running_mean([y for _, y in series.points])
+    spreads = [1.96 * error for error in running_error(series.errors)]
+    rows = [
+        (frame.x(x), mean, spread)
+        for (x, _), mean, spread in zip(series.points, means, spreads, strict=True)
+        if math.isfinite(mean) and math.isfinite(spread)
+    ]
+    upper = [f"{x:.1f},{frame.y(mean + spread):.1f}" for x, mean, spread in rows]
+    lower = [f"{x:.1f},{frame.y(mean - spread):.1f}" for x, mean, spread in rows]
     style = f"fill:var(--c{series.colour % COLOURS})"
     return f'<polygon class="band" style="{style}" points="{" ".join([*upper, *reversed(lower)])}"/>'
+
+
+def _whiskers(frame: _Frame, series: Series) -> str:
+    """Intervals as vertical lines, set apart a little by colour so that they do not hide each other."""
+    style = f"stroke:var(--c{series.colour % COLOURS})"
+    aside = 3.0 * (series.colour % COLOURS) - 4.5
+    return "".join(
+        f'<line class="whisker" style="{style}" x1="{frame.x(x) + aside:.1f}" x2="{frame.x(x) + aside:.1f}" '
+        f'y1="{frame.y(low):.1f}" y2="{frame.y(high):.1f}"/>'
+        for (x, _), low, high in zip(series.points, series.low, series.high, strict=True)
+    )
 
 
 def _line(frame: _Frame, series: Series) -> str:

@@ -39,11 +39,12 @@ def curves(material: Material) -> list[Chart]:
                     name,
                     colour,
                     [(each.step, each.reward.get(name, math.nan)) for each in steps],
+                    errors=[each.error.get(name, math.nan) for each in steps],
                     smooth=True,
                 )
                 for name, colour in colours.items()
             ],
-            note="Mean of the samples of a step; the thick line is a running mean.",
+            note="Mean of a step's samples; thick: running mean with its 95 % interval.",
             marks=marks,
         ),
         _pass_at_1(material, colours, marks),
@@ -70,7 +71,7 @@ def curves(material: Material) -> list[Chart]:
             marks=marks,
         ),
         _metric(steps, "grad_norm", "Gradient norm", "Before clipping.", marks),
-        _metric(steps, "loss", "Loss", "Of the phase's algorithm.", marks),
+        _metric(steps, "nll", "Loss on demonstrations", "Nats per token that the oracle wrote.", marks),
     ]
     return [chart for chart in charts if not chart.empty]
 
@@ -91,7 +92,7 @@ def _pass_at_1(material: Material, colours: dict[str, int], marks: Sequence[tupl
                 dots=True,
             )
         )
-    note = "Held-out tasks, never sampled in training; bands are 95 % intervals."
+    note = "Held-out tasks, never sampled in training; whiskers are 95 % intervals."
     return Chart("pass@1", series, note=note, y_low=0.0, y_high=1.0, percent=True, marks=marks)
 
 

@@ -17,10 +17,14 @@ from temper.runtime.errors import TemperError
 TASKS_SHOWN = 3  # per domain, each before and after
 _STEPS = (
     "SELECT step, phase_name, algorithm, version, samples, action_tokens, total_tokens, toJSONString(metrics) AS metrics,"
-    " toJSONString(domain_reward) AS domain_reward, toJSONString(domain_solved) AS domain_solved,"
+    " toJSONString(domain_reward) AS domain_reward,"
     " toJSONString(staleness) AS staleness, wait_s, data_s, compute_s, publish_s, skipped,"
     " toFloat64(finished_at) AS finished_at"
     " FROM steps FINAL WHERE job_id = {job:String} ORDER BY step"
+)
+_ERRORS = (
+    "SELECT step, domain, stddevSamp(reward) / sqrt(count()) AS error FROM trained_samples"
+    " WHERE job_id = {job:String} AND reward IS NOT NULL GROUP BY step, domain"
 )
 _SAMPLES = (
     "SELECT s.domain AS domain, s.eval_point AS eval_point, s.task_index AS task_index, s.position AS position,"
@@ -64,8 +68,8 @@ class Step:
     """loss, entropy, …"""
     reward: Mapping[str, float]
     """Mean reward by domain."""
-    solved: Mapping[str, float]
-    """Share solved by domain."""
+    error: Mapping[str, float]
+    """Standard error of that mean by domain."""
     staleness: float
     """Mean versions behind."""
     seconds: Mapping[str, float]
@@ -139,7 +143,8 @@ class Gatherer:
     async def gather(self, job_file: str | None = None) -> Material:
         """Everything about the job. Raises TemperError if the job itself cannot be had."""
         job = await self._client.jobs.get(self._job_id)
-        steps = tuple(_step(row) for row in await self._rows("steps", _STEPS, 100_000))
+        errors = _by(await self._rows("intervals of rewards", _ERRORS, 100_000), "step")
+        steps = tuple(_step(row, errors) for row in await self._rows("steps", _STEPS, 100_000))
         workers = tuple(await self._rows("workers", _WORKERS, 1000))
         events = tuple(_event(row) for row in await self._rows("events", _EVENTS, 1000))
         return Material(
@@ -175,8 +180,10 @@ class Gatherer:
         except TemperError as error:
             self._missing.append(f"trajectories: {error}")
             return {}
+        order = [str(each["name"]) for each in job.spec.get("domains", [])]
         return {
-            domain: tuple(_episode(row, tables, decoder) for row in own) for domain, own in chosen.items()
+            domain: tuple(_episode(row, tables, decoder) for row in chosen[domain])
+            for domain in sorted(chosen, key=order.index)
         }
 
     async def _tables(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, rollout_pb2.GroupTable]:
@@ -245,7 +252,7 @@ def _by(rows: Iterable[dict[str, Any]], key: str) -> dict[Any, list[dict[str, An
     return groups
 
 
-def _step(row: Mapping[str, Any]) -> Step:
+def _step(row: Mapping[str, Any], errors: Mapping[int, list[dict[str, Any]]]) -> Step:
     behind = {int(key): int(count) for key, count in _object(row["staleness"]).items()}
     total = sum(behind.values())
     mean = sum(key * count for key, count in behind.items()) / total if total else math.nan
@@ -259,7 +266,7 @@ def _step(row: Mapping[str, Any]) -> Step:
         total_tokens=int(row["total_tokens"]),
         metrics=_object(row["metrics"]),
         reward=_object(row["domain_reward"]),
-        solved=_object(row["domain_solved"]),
+        error={each["domain"]: _number(each["error"]) for each in errors.get(int(row["step"]), ())},
         staleness=mean,
         seconds={name: float(row[f"{name}_s"]) for name in ("wait", "data", "compute", "publish")},
         finished_at=float(row["finished_at"]),
@@ -271,6 +278,11 @@ def _object(value: object) -> dict[str, float]:
     parsed = json.loads(value) if isinstance(value, str) else value
     items = parsed.items() if isinstance(parsed, dict) else ()
     return {str(key): float(item) for key, item in items if item is not None}
+
+
+def _number(value: object) -> float:
+    """A float that may have travelled as null or text; nan then."""
+    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def _event(row: Mapping[str, Any]) -> Event:

@@ -112,7 +112,7 @@ def _curves(material: Material) -> str:
     charts = curves(material)
     if not charts:
         return ""
-    return f'<h2>Curves</h2><div class="two">{"".join(draw(chart) for chart in charts)}</div>'
+    return f'<h2>Curves</h2><div class="two curves">{"".join(draw(chart) for chart in charts)}</div>'
 
 
 def _trajectories(material: Material) -> str:

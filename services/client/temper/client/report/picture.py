@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from temper.client.report.charts import Chart, running_mean
+from temper.client.report.charts import Chart, running_error, running_mean
 from temper.client.report.curves import curves
 from temper.client.report.gather import Material
 from temper.runtime.errors import Unavailable
@@ -46,10 +46,15 @@ def _draw(axis: Any, chart: Chart) -> None:
         xs = [x for x, _ in series.points]
         ys = [y for _, y in series.points]
         if series.low:
-            axis.fill_between(xs, series.low, series.high, color=colour, alpha=0.13, linewidth=0)
+            axis.vlines(xs, series.low, series.high, color=colour, alpha=0.5)
         if series.smooth:
             axis.plot(xs, ys, color=colour, alpha=0.28, linewidth=0.8)
             ys = running_mean(ys)
+        if series.smooth and series.errors:
+            spreads = [1.96 * error for error in running_error(series.errors)]
+            low = [y - spread for y, spread in zip(ys, spreads, strict=True)]
+            high = [y + spread for y, spread in zip(ys, spreads, strict=True)]
+            axis.fill_between(xs, low, high, color=colour, alpha=0.13, linewidth=0)
         axis.plot(xs, ys, color=colour, linewidth=1.8, marker="o" if series.dots else None, label=series.name)
     for x, label in chart.marks:
         axis.axvline(x, color="#5c6470", linewidth=0.8, linestyle=":")
