@@ -9,6 +9,7 @@ from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import EngineState, OptimizerSettings
 from temper.trainer.engine.torch import make
 from temper.trainer.engine.torch.engine import TorchEngine
+from temper.trainer.engine.torch.muon import orthogonal
 from temper.trainer.engine.torch.storage import encode
 from temper.trainer.samples import Batch, Sample, scores
 
@@ -232,3 +233,23 @@ def test_a_tied_head_is_not_exported_twice():
 def test_state_of_another_engine_is_refused():
     with pytest.raises(Rejected):
         TorchEngine().restore(config(), EngineState({"weights.safetensors": b""}, {"rng": ""}))
+
+
+def test_muon_steps_redone_from_a_snapshot_are_bit_identical():
+    muon = OptimizerSettings(lr=1e-3, muon_lr=0.02)
+    made = engine()
+    step(made, group_batch(1), optimizer=muon)
+    state = made.snapshot()
+    step(made, group_batch(2), optimizer=muon)
+    other = make()
+    other.restore(config(), state)
+    step(other, group_batch(2), optimizer=muon)
+    assert weights(other) == weights(made)
+    assert weights(other) != weights(engine())
+
+
+def test_muon_makes_matrices_orthogonal():
+    found = orthogonal(torch.randn(24, 8, generator=torch.Generator().manual_seed(0)))
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.6  # Newton-Schulz with these coefficients ends between .7 and 1.2
+    assert values.max() < 1.3

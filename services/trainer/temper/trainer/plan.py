@@ -42,8 +42,11 @@ class PhasePlan:
     def tuned(self, step: int) -> OptimizerSettings:
         """AdamW for the step ``0 .. steps-1`` of the phase."""
         spec = self.optimizer
+        share = scheduled(spec, step, self.steps)
+        muon = self.settings.choices["optimizer"] == "muon"
         return OptimizerSettings(
-            lr=spec.lr * scheduled(spec, step, self.steps),
+            lr=spec.lr * share,
+            muon_lr=self.settings["muon_lr"] * share if muon else 0.0,
             beta1=spec.beta1 or 0.9,
             beta2=spec.beta2 or 0.99,
             weight_decay=spec.weight_decay,

@@ -19,8 +19,11 @@ Policy = Callable[[Tensor, TokenBatch, Settings], PolicyLoss]
 UPDATES: Mapping[str, Param] = {
     "mini_batches": Param(1, 1, 64),
     "epochs": Param(1, 1, 16),
+    "muon_lr": Param(0.02, 1e-6, 1.0),
 }
 """Optimizer updates per step: the step's groups are cut into mini-batches, and gone through this many times."""
+OPTIMIZERS: Mapping[str, Choice] = {"optimizer": Choice("adamw", ("adamw", "muon"))}
+"""Which optimizer hidden matrices get; everything else is AdamW's."""
 
 COMMON: Mapping[str, Param] = {
     **UPDATES,
@@ -39,6 +42,7 @@ def choices(
 ) -> dict[str, Choice]:
     """The named knobs of every policy-gradient algorithm, with an algorithm's own defaults."""
     return {
+        **OPTIMIZERS,
         "advantage": Choice(advantage, tuple(ESTIMATORS)),
         "aggregation": Choice(aggregation, MODES),
         "correction": Choice(corrected, correction.MODES),

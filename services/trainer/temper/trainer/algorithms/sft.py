@@ -5,7 +5,7 @@ import numpy as np
 from temper.trainer.advantage import Floats, Scores
 from temper.trainer.aggregation import aggregate
 from temper.trainer.algorithms.base import Algorithm, LossTerms, Settings, TokenBatch
-from temper.trainer.algorithms.policy_gradient import UPDATES
+from temper.trainer.algorithms.policy_gradient import OPTIMIZERS, UPDATES
 
 
 def cross_entropy(tokens: TokenBatch, _: Settings) -> LossTerms:
@@ -34,5 +34,6 @@ ALGORITHM = Algorithm(
     loss=cross_entropy,
     advantages=all_ones,
     params=dict(UPDATES),
+    choices=dict(OPTIMIZERS),
     needs_reward=False,
 )

@@ -37,6 +37,8 @@ class OptimizerSettings:
     beta2: float = 0.99
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    muon_lr: float = 0.0
+    """Scheduled learning rate of Muon on hidden matrices; 0 leaves everything to AdamW."""
 
 
 @dataclass(frozen=True, slots=True)

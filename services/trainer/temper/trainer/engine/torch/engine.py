@@ -20,6 +20,7 @@ from temper.trainer.algorithms.base import Algorithm, Settings, TokenBatch, Tota
 from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, StepOutcome
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.model import Decoder, parse_config
+from temper.trainer.engine.torch.optimizers import Optimizers
 from temper.trainer.engine.torch.packing import Packed, Tree, pack, rows, trees
 from temper.trainer.samples import Batch, Sample
 
@@ -55,7 +56,7 @@ class TorchEngine:
         self._budget = micro_batch_tokens or DEFAULT_MICRO_BATCH
         self._generator = torch.Generator()
         self._model: Decoder | None = None
-        self._optimizer: torch.optim.AdamW | None = None
+        self._optimizers: Optimizers | None = None
 
     @property
     def name(self) -> str:
@@ -69,12 +70,13 @@ class TorchEngine:
             raise Rejected("the engine holds no policy yet", hint="call build, load or restore first")
         return self._model
 
-    @property
-    def optimizer(self) -> torch.optim.AdamW:
-        """AdamW over the policy's parameters."""
-        if self._optimizer is None:
-            self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, weight_decay=0.0)
-        return self._optimizer
+    def _tuned(self, settings: OptimizerSettings) -> Optimizers:
+        """The optimizer for the next step; a fresh one when there is none yet or another kind is asked for."""
+        muon = settings.muon_lr > 0
+        if self._optimizers is None or self._optimizers.muon != muon:
+            self._optimizers = Optimizers(self.model, muon=muon)
+        self._optimizers.tune(settings)
+        return self._optimizers
 
     # ------------------------------------------------------------- weights in and out
 
@@ -92,7 +94,7 @@ class TorchEngine:
 
     def _adopt(self, config: Mapping[str, Any]) -> None:
         self._model = Decoder(parse_config(dict(config))).to(self._device)
-        self._optimizer = None
+        self._optimizers = None
 
     def export(self) -> Iterator[NamedTensor]:
         """See ``Engine``."""
@@ -100,12 +102,12 @@ class TorchEngine:
 
     def reset_optimizer(self) -> None:
         """See ``Engine``."""
-        self._optimizer = None
+        self._optimizers = None
 
     def snapshot(self) -> EngineState:
         """See ``Engine``."""
         weights = storage.named_weights(self.model, tied=self.model.cfg.tied)
-        optimizer = storage.optimizer_tensors(self.model, self.optimizer)
+        optimizer = self._optimizers.tensors() if self._optimizers is not None else {}
         files = {WEIGHTS: storage.encode(weights)}
         if optimizer:
             files[OPTIMIZER] = storage.encode(optimizer)
@@ -118,7 +120,7 @@ class TorchEngine:
         self.load(config, [state.files[WEIGHTS]])
         if OPTIMIZER in state.files:
             named = storage.decode(state.files[OPTIMIZER], what=OPTIMIZER)
-            storage.restore_optimizer(self.model, self.optimizer, named)
+            self._optimizers = Optimizers.restored(self.model, named)
         raw = bytearray.fromhex(str(state.facts["rng"]))
         self._generator.set_state(torch.frombuffer(raw, dtype=torch.uint8))
 
@@ -166,11 +168,13 @@ class TorchEngine:
         sums = _Sums()
         if not chosen:
             return StepOutcome({"loss": 0.0, "lr": optimizer.lr}, 0, 0, skipped="no valid action tokens")
-        _tune(self.optimizer, optimizer)
+        applied = self._tuned(optimizer)
         plan = _updates(batch, chosen, int(settings["mini_batches"]), int(settings["epochs"]))
         old = self._old(batch, chosen, needed=algorithm.needs_reward and len(plan) > 1)
         for members in plan:
-            self._update(_Update(batch, members, old, algorithm, settings), optimizer.max_grad_norm, sums)
+            self._update(
+                _Update(batch, members, old, algorithm, settings), applied, optimizer.max_grad_norm, sums
+            )
         skipped = sums.skipped[0] if len(sums.skipped) == len(plan) else ""
         return StepOutcome(_report(sums, optimizer.lr), sums.tokens, sums.total_tokens, skipped)
 
@@ -181,11 +185,11 @@ class TorchEngine:
         found = self.logprobs([batch.samples[i] for i in chosen])
         return {i: logp[batch.samples[i].mask] for i, logp in zip(chosen, found, strict=True)}
 
-    def _update(self, update: "_Update", max_grad_norm: float, sums: _Sums) -> None:
+    def _update(self, update: "_Update", optimizers: Optimizers, max_grad_norm: float, sums: _Sums) -> None:
         """Forward, backward and one optimizer step over all micro-batches of an update."""
         samples = [update.batch.samples[i] for i in update.members]
         totals = Totals(tokens=sum(sample.actions for sample in samples), sequences=len(samples))
-        self.optimizer.zero_grad(set_to_none=True)
+        optimizers.zero_grad()
         loss = 0.0
         for order, packed in self._micro_batches(samples):
             tokens = self._tokens(update, [update.members[k] for k in order], packed, totals)
@@ -203,7 +207,7 @@ class TorchEngine:
             sums.skipped.append(f"non-finite gradient (loss {loss:g}, norm {norm:g})")
             return
         sums.grad_norm += norm
-        self.optimizer.step()
+        optimizers.step()
 
     def _tokens(
         self, update: "_Update", members: Sequence[int], packed: Packed, totals: Totals
@@ -249,16 +253,6 @@ def _updates(batch: Batch, chosen: Sequence[int], mini_batches: int, epochs: int
     cuts = min(mini_batches, len(groups))
     parts = [set(groups[k::cuts]) for k in range(cuts)]
     return [[i for i in chosen if batch.samples[i].group in part] for part in parts] * epochs
-
-
-def _tune(optimizer: torch.optim.AdamW, settings: OptimizerSettings) -> None:
-    for group in optimizer.param_groups:
-        group.update(
-            lr=settings.lr,
-            betas=(settings.beta1, settings.beta2),
-            weight_decay=settings.weight_decay,
-            eps=1e-8,
-        )
 
 
 def _report(sums: _Sums, lr: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Between torch tensors and bytes: safetensors files, named tensors for publication, optimizer state by parameter name."""
+"""Between torch tensors and bytes: safetensors files, and named tensors for publication."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,8 +13,6 @@ from temper.runtime.errors import Rejected
 from temper.trainer.engine.base import NamedTensor
 
 NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-MOMENTS = ("exp_avg", "exp_avg_sq")
-STEP = "step"
 
 
 def decode(data: bytes, *, what: str) -> dict[str, Tensor]:
@@ -66,25 +64,3 @@ def assign(model: nn.Module, files: Sequence[bytes], *, tied: bool) -> None:
     with torch.no_grad():
         for name, param in wanted.items():
             param.copy_(given[name])
-
-
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's moments and step counts as ``<moment>/<parameter name>``."""
-    out: dict[str, Tensor] = {}
-    for name, param in model.named_parameters():
-        for key, value in optimizer.state.get(param, {}).items():
-            out[f"{key}/{name}"] = value
-    return out
-
-
-def restore_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer, named: Mapping[str, Tensor]
-) -> None:
-    """The inverse of ``optimizer_tensors``."""
-    optimizer.state.clear()
-    for name, param in model.named_parameters():
-        if f"{STEP}/{name}" in named:
-            optimizer.state[param] = {
-                STEP: named[f"{STEP}/{name}"],
-                **{key: named[f"{key}/{name}"].to(param.device) for key in MOMENTS},
-            }
