@@ -22,10 +22,10 @@ def decoded(name):
 
 
 def test_every_message_of_the_contract_has_an_example_and_nothing_else_has():
-    declared = set()
+    declared: set[str] = set()
     for path in (GOLDEN.parent / "temper").rglob("*.proto"):
         text = path.read_text()
-        package = re.search(r"^package (.*);", text, re.MULTILINE)[1]
+        (package,) = re.findall(r"^package (.*);", text, re.MULTILINE)
         declared |= {f"{package}.{name}" for name in re.findall(r"^message (\w+)", text, re.MULTILINE)}
     assert declared == set(MESSAGES)
     assert {path.stem for path in GOLDEN.glob("*.binpb")} == declared
