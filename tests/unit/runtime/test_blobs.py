@@ -3,6 +3,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -146,6 +147,18 @@ def test_a_full_disk_is_a_limit_with_a_way_out() -> None:
     with pytest.raises(Exhausted, match="object storage is full") as caught:
         _translating("k", full)
     assert caught.value.hint
+
+
+async def test_a_store_that_does_not_answer_is_unavailable(free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
+    keys: dict[str, Any] = {
+        "access_key_id": "a",
+        "secret_access_key": "b",
+        "client_options": {"allow_http": True},
+    }
+    store = BlobStore("s3://bucket", endpoint=url, region="r", retry_config={"max_retries": 0}, **keys)
+    with pytest.raises(Unavailable, match="failed for k"):
+        await store.put("k", b"x")
 
 
 def test_a_store_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+=-]*")  # as BlobRef.key in the contract
 _CHUNK_BYTES = 4 << 20
+# Less than the deadline of a call, so that a thread does not outlive it and hold up the end of the process.
+_RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=40)}
 
 
 def content_key(data: bytes, *, prefix: str = "sha256") -> str:
@@ -49,11 +52,13 @@ class BlobStore:
         """The store that a service's configuration names."""
         if not config.url.startswith("s3:"):
             return cls(config.url)
-        options: dict[str, Any] = {"region": config.region}
+        options: dict[str, Any] = {
+            "region": config.region,
+            "client_options": {"allow_http": config.allow_http, "connect_timeout": "5s", "timeout": "30s"},
+            "retry_config": _RETRIES,
+        }
         if config.endpoint:
             options["endpoint"] = config.endpoint
-        if config.allow_http:
-            options["client_options"] = {"allow_http": True}
         if key := read_secret(config.access_key_file, field="blobs.access_key_file"):
             options["access_key_id"] = key
         if secret := read_secret(config.secret_key_file, field="blobs.secret_key_file"):
