@@ -20,6 +20,8 @@ from temper.runtime.embedded import NatsServer
 from temper.runtime.log.jetstream import JetStreamLog
 from temper.runtime.testing import eventually
 
+START_S = 90.0  # two process starts on a machine that does other things too
+
 
 @dataclass
 class Platform:
@@ -79,12 +81,12 @@ async def test_a_killed_worker_leaves_its_group_to_the_next_and_a_drained_one_le
     platform.host.open.clear()
     await platform.bus.command(topology.cmd("rollout", JOB), group(0), id="g0")
     first = await platform.spawn()
-    await eventually(lambda: platform.host.calls)
+    await eventually(lambda: platform.host.calls, within_s=START_S)
     first.kill()
     await first.wait()
     platform.host.open.set()
     second = await platform.spawn()
-    (record,) = await eventually(platform.records)
+    (record,) = await eventually(platform.records, within_s=START_S)
     assert record.attempt == 2
     table = GroupTable.FromString(await platform.blobs.get(record.table))
     assert [len(row.token_ids) for row in table.samples] == [sample.total_tokens for sample in record.samples]
