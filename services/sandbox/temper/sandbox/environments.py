@@ -194,9 +194,8 @@ class WorkerProcess:
         if opening is None:
             request = {"op": "open", "digest": digest, "params": params}
             opening = asyncio.ensure_future(self.call(request, timeout_s))
-            opening.add_done_callback(
-                lambda done: done.cancelled() or done.exception()
-            )  # each waiter raises it itself
+            # Each waiter raises a failure itself; a future that nobody awaits any more must not complain about it.
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._opened[digest] = opening
         try:
             await asyncio.shield(opening)

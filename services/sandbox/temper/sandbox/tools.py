@@ -71,9 +71,8 @@ async def run(sandbox: Sandbox, tool: Tool, arguments: Mapping[str, Any], limits
         raise Rejected("must be a string", field=f"call.arguments_json.{argument}")
     if "\0" in text:
         return CommandResult(Outcome.OK, error="ValueError: source code string cannot contain null bytes")
-    text = text.encode(
-        errors="backslashreplace"
-    ).decode()  # a lone surrogate has no bytes; all else is unchanged
+    # A lone surrogate has no bytes; all else is unchanged.
+    text = text.encode(errors="backslashreplace").decode()
     if tool.kind is Kind.PYTHON:
         return await sandbox.python(text, limits)
     return await sandbox.execute(Command(("/bin/sh", "-c", text)), limits)

@@ -11,6 +11,7 @@ A process joins by writing "0" itself; writing another's pid would stop every fo
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,8 @@ from temper.sandbox.engine.groups import Group, GroupV1, GroupV2
 
 PREFIX: Final = "temper-sandbox-"
 _WANTED: Final = ("memory", "pids", "cpu")
+_REMOVE_S: Final = 5.0
+_REMOVE_POLL_S: Final = 0.01
 _V2_NAME: Final = "unified"
 
 
@@ -165,13 +168,25 @@ def remove_trees(roots: Iterable[Path]) -> int:
         if not root.name.startswith(PREFIX) or not root.is_dir():
             continue
         for directory in (*sorted(each for each in root.iterdir() if each.is_dir()), root):
-            _kill_members(directory)
-            with contextlib.suppress(
-                OSError
-            ):  # a dying process holds it for a moment: the next start gets it
-                directory.rmdir()
-                removed += 1
+            removed += _remove(directory)
     return removed
+
+
+def _remove(directory: Path) -> bool:
+    """A killed process is a member until it has died, so this tries again, within bounds."""
+    until = time.monotonic() + _REMOVE_S
+    while True:
+        _kill_members(directory)
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_REMOVE_POLL_S)
+        else:
+            return True
 
 
 def _kill_members(directory: Path) -> None:

@@ -33,39 +33,15 @@ class Seal(NamedTuple):
     """Ceilings of this host that we may not raise, by name; absent means none."""
 
 
-class Network(NamedTuple):
-    """A network namespace kept for one slot. Example: `Network(9, (10, 11))`."""
-
-    namespace: int
-    """Descriptor to enter it by."""
-    meters: tuple[int, ...]
-    """Its `sockstat` files, held open: each read gives the counts of that moment."""
-
-    def empty(self) -> bool:
-        """Whether nothing of an earlier tenant is left, closing connections included. Source: proc_pid_net(5)."""
-        return not any(_busy(os.pread(meter, 4096, 0)) for meter in self.meters)
-
-
-def _busy(text: bytes) -> bool:
-    for line in text.splitlines():
-        words = line.split()  # TCP: inuse 0 orphan 0 tw 0 alloc 5 mem 0 / TCP6: inuse 0
-        if words[:1] in ([b"TCP:"], [b"TCP6:"]):
-            return words[2] != b"0" or words[5:7] not in ([], [b"tw", b"0"])
-    return False
-
-
-def enter(
-    control: socket.socket, request: wire.Message, cgroups: Sequence[int], network: Network | None, seal: Seal
-) -> socket.socket:
+def enter(control: socket.socket, request: wire.Message, cgroups: Sequence[int], seal: Seal) -> socket.socket:
     """Returns the control socket; every other descriptor but `OOM_SCORE` is closed. Raises OSError."""
-    syscalls.handle_signal(
-        signal.SIGINT, syscalls.DEFAULT_ACTION
-    )  # Python's own handler lets a command interrupt process 1
+    # Python's own handler would let a command interrupt process 1.
+    syscalls.handle_signal(signal.SIGINT, syscalls.DEFAULT_ACTION)
     for descriptor in cgroups:
         os.write(descriptor, b"0")
     isolated: bool = request["isolated"]
     if isolated:
-        _isolate(request, network)
+        _isolate(request)
     os.chdir(request["directory"])
     os.umask(0o022)
     os.dup2(os.open("/proc/self/oom_score_adj", os.O_WRONLY), OOM_SCORE, inheritable=False)
@@ -83,12 +59,7 @@ def enter(
     return socket.socket(fileno=CONTROL)
 
 
-def _isolate(request: wire.Message, network: Network | None) -> None:
-    if network is not None and network.empty():
-        syscalls.enter_network(network.namespace)
-    else:
-        syscalls.unshare(syscalls.CLONE_NEWNET)
-        syscalls.loopback_up()
+def _isolate(request: wire.Message) -> None:
     syscalls.unshare(_NAMESPACES)
     root.mount_private(request["uid"], request["work_bytes"], request["tmp_bytes"])
     _socket.sethostname("sandbox")

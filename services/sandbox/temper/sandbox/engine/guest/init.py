@@ -15,18 +15,16 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from temper.sandbox.engine.guest import interpreter, syscalls, wire
-from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Network, Seal, enter
+from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Seal, enter
 
 _VICTIM: Final = b"500"  # commands die before init when memory runs out
 _ANY: Final = -1
 
 
-def main(
-    control: socket.socket, request: wire.Message, cgroups: Sequence[int], network: Network | None, seal: Seal
-) -> NoReturn:
-    """Become a sandbox. Never returns. `network` is a namespace kept for this slot, if there is one."""
+def main(control: socket.socket, request: wire.Message, cgroups: Sequence[int], seal: Seal) -> NoReturn:
+    """Become a sandbox. Never returns."""
     try:
-        connection = enter(control, request, cgroups, network, seal)
+        connection = enter(control, request, cgroups, seal)
         handles = [os.pidfd_open(os.getpid())]
         handles += [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in request["shared"]]
     except OSError as error:
@@ -57,9 +55,8 @@ class _Init:
         self._running: dict[int, int] = {}
         self._cpu = 0.0
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        syscalls.handle_signal(
-            signal.SIGCHLD, lambda *_: None
-        )  # a handler must exist for the wake-up descriptor to be used
+        # A handler must exist for the wake-up descriptor to be used.
+        syscalls.handle_signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH110, PTH123 - pathlib would lie in every sandbox's memory for nothing
+# ruff: noqa: PTH123 - pathlib would lie in every sandbox's memory for nothing
 """The pre-forked launcher: one process per host that has Python loaded and forks sandboxes out of itself.
 
 It starts by exec with an empty environment, so nothing of the service is in its memory. It becomes process 1 of its
@@ -19,7 +19,8 @@ import sys
 from typing import Any, Final, NoReturn, TextIO
 
 from temper.sandbox.engine.guest import init, interpreter, root, seccomp, syscalls, wire
-from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Network, Seal
+from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Seal
+from temper.sandbox.engine.guest.networks import Networks
 
 # Loaded here so that a sandbox's first import of them is free and their pages are shared. Few: every shared library
 # that the launcher has loaded costs each sandbox a little at its fork.
@@ -57,7 +58,7 @@ def _start(host: socket.socket, configuration: dict[str, Any]) -> None:
     if configuration["user_namespace"]:
         _map_user()
     syscalls.unshare(_OWN_NAMESPACES)
-    pid = syscalls.clone(syscalls.CLONE_NEWPID)
+    pid = syscalls.fork_first(_own_namespace())
     if pid:
         host.close()
         os.waitpid(pid, 0)
@@ -93,43 +94,36 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
     seal = Seal(syscalls.Filter(seccomp.program() if isolated else b""), _hard_limits())
     if not isolated:
         syscalls.become_subreaper()
-    syscalls.handle_signal(
-        signal.SIGCHLD, syscalls.IGNORE
-    )  # the kernel reaps sandboxes; the host holds their pidfds
+    # The kernel reaps sandboxes by itself; the host holds their pidfds.
+    syscalls.handle_signal(signal.SIGCHLD, syscalls.IGNORE)
     networks = Networks()
     _warm_up()
     gc.collect()
     gc.disable()
     gc.freeze()  # a collection in a child would copy every page it touches
     wire.send(host, {"event": "ready"})
+    own = _own_namespace()
     while (received := wire.receive(host)) is not None:
         request, descriptors = received
-        network = networks.of(request["slot"]) if isolated else None
-        _create(host, configuration | request, descriptors, network, seal)
+        control = socket.socket(fileno=descriptors[0])
+        try:
+            if isolated:
+                networks.enter(request["slot"])
+            if (syscalls.fork_first(own) if isolated else os.fork()) == 0:
+                syscalls.handle_signal(signal.SIGCHLD, syscalls.DEFAULT_ACTION)
+                host.detach()  # closed by number on entering, with every other descriptor
+                init.main(control, configuration | request, descriptors[1:], seal)
+        except OSError as error:
+            # Only a failure is answered here; otherwise init itself says when it is ready.
+            with contextlib.suppress(OSError):
+                wire.send(control, {"event": "failed", "error": str(error)})
+        control.close()
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
 
 
-class Networks:
-    """One network namespace per slot, loopback up, used by one sandbox after another.
-
-    Making one costs as much as the rest of a sandbox. A sandbox enters it only when no socket is left inside.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[int, Network] = {}
-
-    def of(self, slot: int) -> Network:
-        """The namespace of a slot, made at first use; the launcher itself moves into each new one."""
-        if slot not in self._kept:
-            syscalls.unshare(syscalls.CLONE_NEWNET)
-            syscalls.loopback_up()
-            files = [f"/proc/self/net/{name}" for name in ("sockstat", "sockstat6")]
-            meters = tuple(_open(path) for path in files if os.path.exists(path))
-            self._kept[slot] = Network(_open("/proc/self/ns/net"), meters)
-        return self._kept[slot]
-
-
-def _open(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _own_namespace() -> int:
+    return os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _warm_up() -> None:
@@ -152,25 +146,3 @@ def _hard_limits() -> dict[str, int]:
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     limits = {name: resource.getrlimit(getattr(resource, name))[1] for name in names}
     return {name: hard for name, hard in limits.items() if hard != resource.RLIM_INFINITY}
-
-
-def _create(
-    host: socket.socket, request: dict[str, Any], descriptors: list[int], network: Network | None, seal: Seal
-) -> None:
-    """Fork one sandbox. `descriptors`: its control socket, then the cgroup files it joins by writing 0.
-
-    Only a failure is answered here, on the control socket; otherwise the sandbox itself says when it is ready.
-    """
-    control = socket.socket(fileno=descriptors[0])
-    try:
-        if syscalls.clone(syscalls.CLONE_NEWPID if request["isolated"] else 0) == 0:
-            syscalls.handle_signal(signal.SIGCHLD, syscalls.DEFAULT_ACTION)
-            host.detach()  # closed by number on entering, with every other descriptor
-            init.main(control, request, descriptors[1:], network, seal)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            wire.send(control, {"event": "failed", "error": str(error)})
-    finally:
-        control.close()
-        for descriptor in descriptors[1:]:
-            os.close(descriptor)

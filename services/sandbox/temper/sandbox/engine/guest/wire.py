@@ -19,6 +19,9 @@ _MAX_DESCRIPTORS: Final = 32
 
 Message = dict[str, Any]
 
+# Built once: `json.dumps` with separators makes an encoder for each call.
+_to_text = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class Malformed(ValueError):  # noqa: N818 - named like the tree it cannot import
     """What came is no message. A ValueError, since this file cannot import temper's tree."""
@@ -26,7 +29,7 @@ class Malformed(ValueError):  # noqa: N818 - named like the tree it cannot impor
 
 def encode(message: Message) -> bytes:
     """One frame."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = _to_text(message).encode()
     if len(body) > MAX_MESSAGE:
         raise Malformed(f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}")
     return _LENGTH.pack(len(body)) + body
@@ -35,7 +38,7 @@ def encode(message: Message) -> bytes:
 def decode(body: bytes) -> Message:
     """The inverse of `encode` without its length."""
     try:
-        value: object = json.loads(body)
+        value: object = json.loads(body.decode())
     except ValueError as error:
         raise Malformed("the frame is not JSON") from error
     if not isinstance(value, dict):
