@@ -59,7 +59,7 @@ class BusConfig(Section):
     """The broker that carries commands, requests, events and last values."""
 
     url: str = "nats://127.0.0.1:4222"
-    """Address of the NATS server; several, separated by commas, for a cluster; `memory:` only in tests."""
+    """Address of the NATS server; several, separated by commas, for a cluster."""
     token_file: Path | None = None
     """File that holds the broker's token."""
     creds_file: Path | None = None
@@ -78,7 +78,7 @@ class LogConfig(Section):
     """The event log."""
 
     url: str = "nats:"
-    """`nats:` (the bus's own server), `kafka://host:port` or `memory:`."""
+    """`nats:` (the bus's own server) or `kafka://host:port`."""
     connect_timeout_s: float = Field(default=30.0, gt=0)
     """Seconds to wait for it at start."""
 
