@@ -183,6 +183,12 @@ async def test_events_go_on_without_gap_or_repetition(nats_server: NatsServer, n
         assert before + after == [1, 2, 3, 4, 5, 6]
 
 
+async def test_a_position_from_an_earlier_life_of_the_stream_begins_anew(nats_bus: NatsBus):
+    await nats_bus.event(evt("scheduler", "job1"), text("a"))
+    async with aclosing(nats_bus.events(evt("scheduler") + ".>", after=1000)) as events:
+        assert (await soon(anext(events))).message(StringValue).value == "a"
+
+
 async def test_a_log_reader_goes_on_behind_its_token(nats_server: NatsServer, nats_bus: NatsBus):
     log = JetStreamLog(nats_bus)
     await log.append("steps", "job1", text("a"), id="a")

@@ -18,7 +18,7 @@ Encoding is on the path of every request, hence plain dictionaries and no interm
 
 from __future__ import annotations
 
-import time
+import time as clock
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,40 +72,60 @@ def type_of(message: Message | type[Message]) -> str:
 
 def encode(envelope: Envelope) -> dict[str, str]:
     """Headers for `envelope`."""
-    headers = {
-        "ce-specversion": SPEC_VERSION,
-        "ce-id": envelope.id,
-        "ce-type": envelope.type,
-        "ce-source": envelope.source or "temper",
-    }
-    if envelope.subject:
-        headers["ce-subject"] = envelope.subject
-    if envelope.time:
-        headers["ce-time"] = _rfc3339(envelope.time)
-    if envelope.deadline is not None:
-        headers["temper-deadline"] = f"{envelope.deadline:.3f}"
-    if envelope.fence is not None:
-        headers["temper-fence"] = str(envelope.fence)
-    if envelope.attempt > 1:
-        headers["temper-attempt"] = str(envelope.attempt)
-    if envelope.traceparent:
-        headers["traceparent"] = envelope.traceparent
-    return headers
+    return headers(
+        envelope.id,
+        envelope.type,
+        envelope.source,
+        envelope.subject,
+        envelope.time,
+        envelope.deadline,
+        envelope.fence,
+        envelope.attempt,
+        envelope.traceparent,
+    )
 
 
-def decode(headers: Mapping[str, str] | None, *, attempt: int | None = None) -> Envelope:
-    """The envelope in `headers`; `attempt` overrides the header where the broker knows better.
+def headers(
+    id: str,  # noqa: A002  # the attribute's name
+    type: str,  # noqa: A002  # the attribute's name
+    source: str = "",
+    subject: str = "",
+    time: float = 0.0,
+    deadline: float | None = None,
+    fence: int | None = None,
+    attempt: int = 1,
+    traceparent: str | None = None,
+) -> dict[str, str]:
+    """Headers for an envelope with these attributes, without making one: for the path of a request."""
+    found = {"ce-specversion": SPEC_VERSION, "ce-id": id, "ce-type": type, "ce-source": source or "temper"}
+    if subject:
+        found["ce-subject"] = subject
+    if time:
+        found["ce-time"] = _rfc3339(time)
+    if deadline is not None:
+        found["temper-deadline"] = f"{deadline:.3f}"
+    if fence is not None:
+        found["temper-fence"] = str(fence)
+    if attempt > 1:
+        found["temper-attempt"] = str(attempt)
+    if traceparent:
+        found["traceparent"] = traceparent
+    return found
+
+
+def decode(found: Mapping[str, str] | None, *, attempt: int | None = None) -> Envelope:
+    """The envelope in the headers `found`; `attempt` overrides the header where the broker knows better.
 
     Raises Rejected if an attribute is missing or malformed.
     """
-    if not headers:
+    if not found:
         raise Rejected("message has no CloudEvents headers", field="ce-id")
-    get = headers.get
+    get = found.get
     try:
         sent, deadline, fence = get("ce-time"), get("temper-deadline"), get("temper-fence")
         return Envelope(
-            headers["ce-id"],
-            headers["ce-type"],
+            found["ce-id"],
+            found["ce-type"],
             get("ce-source", ""),
             get("ce-subject", ""),
             datetime.fromisoformat(sent).timestamp() if sent else 0.0,
@@ -133,7 +153,7 @@ def parse(envelope: Envelope, body: bytes, message_type: type[M]) -> M:
 
 @lru_cache(maxsize=4)
 def _to_the_second(whole: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+    return clock.strftime("%Y-%m-%dT%H:%M:%S", clock.gmtime(whole))
 
 
 def _rfc3339(unix_s: float) -> str:

@@ -84,8 +84,8 @@ class Host:
     ) -> Exposed:
         """Serve every protobuf message type that actors of `kind` handle."""
 
-        async def forward(message: Message, envelope: Envelope) -> Message:
-            return await ref.post(message, envelope)  # the bus has the deadline
+        def forward(message: Message, envelope: Envelope) -> Awaitable[Message]:
+            return ref.post(message, envelope)  # the bus has the deadline
 
         served = [
             await self._bus.serve(

@@ -24,7 +24,7 @@ from temper.runtime.bus.link import Link
 from temper.runtime.bus.pull import Reader
 from temper.runtime.bus.requests import Endpoint, read_reply
 from temper.runtime.clock import Clock
-from temper.runtime.envelope import Envelope, decode, encode
+from temper.runtime.envelope import Envelope, decode, headers
 from temper.runtime.errors import Unavailable
 from temper.runtime.topology import EVT, Topology, load
 from temper.runtime.tracing import current_traceparent
@@ -73,8 +73,8 @@ class StreamBus:
         about: str = "",
     ) -> None:
         """Persist a command."""
-        headers = self._headers(id, msg, about, deadline, fence)
-        await self.js.publish(subject, msg.SerializeToString(), headers, msg_id=id)
+        attributes = self._headers(id, msg, about, deadline, fence)
+        await self.js.publish(subject, msg.SerializeToString(), attributes, msg_id=id)
 
     async def commands(
         self, service: str, *, concurrency: int, ack_wait_s: float | None = None
@@ -103,8 +103,8 @@ class StreamBus:
     ) -> M:
         """Ask, and wait for the answer."""
         number = id or f"{self.source}#{next(self._numbers)}"
-        headers = self._headers(number, msg, "", self._clock.now() + timeout_s, fence)
-        raw = await self._link.ask(subject, msg.SerializeToString(), timeout_s=timeout_s, headers=headers)
+        attributes = self._headers(number, msg, "", self._clock.now() + timeout_s, fence)
+        raw = await self._link.ask(subject, msg.SerializeToString(), timeout_s=timeout_s, headers=attributes)
         return read_reply(raw, reply_type, subject)
 
     async def serve(
@@ -125,8 +125,8 @@ class StreamBus:
     async def event(self, subject: str, msg: Message, *, id: str | None = None, about: str = "") -> int:  # noqa: A002  # the envelope's word
         """Publish an event."""
         number = id or f"{self.source}#{self._clock.now():.6f}#{next(self._numbers)}"
-        headers = self._headers(number, msg, about, None, None)
-        seq, _ = await self.js.publish(subject, msg.SerializeToString(), headers, msg_id=number)
+        attributes = self._headers(number, msg, about, None, None)
+        seq, _ = await self.js.publish(subject, msg.SerializeToString(), attributes, msg_id=number)
         return seq
 
     async def events(self, filter: str, *, after: int | None = None) -> AsyncGenerator[Event, None]:  # noqa: A002  # the envelope's word
@@ -199,4 +199,4 @@ class StreamBus:
     ) -> dict[str, str]:
         kind = msg.DESCRIPTOR.full_name
         sent = self._clock.now()
-        return encode(Envelope(id, kind, self.source, about, sent, deadline, fence, 1, current_traceparent()))
+        return headers(id, kind, self.source, about, sent, deadline, fence, 1, current_traceparent())
