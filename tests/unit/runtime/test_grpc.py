@@ -1,4 +1,6 @@
 import asyncio
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from temper.api.job.v1 import platform_pb2 as pb
 from temper.api.job.v1 import platform_pb2_grpc as pb_grpc
 from temper.runtime import errors
-from temper.runtime.config import GrpcConfig
+from temper.runtime.config import GrpcConfig, ServiceConfig, load
 from temper.runtime.rpc import GrpcServer, channel, rpc_errors
 
 PLATFORM = "temper.api.job.v1.PlatformService"
@@ -221,3 +223,52 @@ async def test_no_port_means_no_server() -> None:
     await server.start()
     assert server.address is None
     await server.stop(0)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed: no certificate to serve")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+            ),
+            *("-days", "1", "-subj", "/CN=temper-test", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", key, "-out", cert),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+async def test_a_server_with_a_certificate_speaks_tls_only(certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    server = GrpcServer(GrpcConfig(port=0, tls_cert_file=cert, tls_key_file=key))
+    server.add(pb_grpc.add_PlatformServiceServicer_to_server, Platform(), PLATFORM)
+    await server.start()
+    trusting, plain = channel(str(server.address), tls_ca_file=cert), channel(str(server.address))
+    try:
+        await pb_grpc.PlatformServiceStub(trusting).ListServices(pb.ListServicesRequest(), timeout=20)
+        with pytest.raises(errors.Unavailable), rpc_errors("scheduler"):
+            await pb_grpc.PlatformServiceStub(plain).ListServices(pb.ListServicesRequest(), timeout=5)
+    finally:
+        await trusting.close()
+        await plain.close()
+        await server.stop(0)
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.Rejected, match="tls_key_file go together") as caught:
+        load("example", ServiceConfig, sets=[f"grpc.tls_cert_file={tmp_path}/cert.pem"], environ={})
+    assert caught.value.field == "grpc"

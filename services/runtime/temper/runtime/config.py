@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from temper.runtime.complaints import dotted, nearest, rejection
 from temper.runtime.errors import Rejected, Unavailable
@@ -117,6 +117,12 @@ class GrpcConfig(Section):
     """Largest message taken or sent."""
     unary_timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of a unary call whose caller set none, and the most a caller may ask for."""
+
+    @model_validator(mode="after")
+    def _certificate_has_its_key(self) -> GrpcConfig:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file go together")
+        return self
 
 
 class MetricsConfig(Section):
