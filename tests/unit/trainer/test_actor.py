@@ -1,14 +1,13 @@
 import asyncio
 
 import pytest
+from tests.unit.trainer.world import JOB, phase, spec
 
 from temper.api.job.v1.job_pb2 import Job, JobState
 from temper.api.trainer.v1.trainer_pb2 import StartTraining, TrainingState
 from temper.runtime import topology
 from temper.runtime.testing import eventually
 from temper.trainer.actor import TrainerActor
-
-from .conftest import JOB, phase, spec
 
 FINISHED, FAILED = TrainingState.TRAINING_STATE_FINISHED, TrainingState.TRAINING_STATE_FAILED
 

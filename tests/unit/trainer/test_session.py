@@ -2,14 +2,13 @@ import asyncio
 import shutil
 
 import pytest
+from tests.unit.trainer.world import JOB, phase, spec
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.trainer.v1.trainer_pb2 import TrainingState
 from temper.runtime.errors import Stale, Unavailable
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.engine.torch import make as torch_engine
-
-from .conftest import JOB, phase, spec
 
 FINISHED = TrainingState.TRAINING_STATE_FINISHED
 
