@@ -6,10 +6,11 @@ import pytest_asyncio
 from tests.unit.rollout.world import JOB, World, byte_codec, group, make_world
 
 from temper.api.common.v1 import common_pb2 as common
-from temper.api.rollout.v1.rollout_pb2 import GroupRecord
+from temper.api.rollout.v1.rollout_pb2 import GroupRecord, PolicyLoaded
 from temper.rollout.status import Status
 from temper.runtime.bus.base import DeadLetter
 from temper.runtime.clock import SystemClock
+from temper.runtime.errors import Exhausted, Unavailable
 from temper.runtime.testing import MemoryPlatform, eventually
 
 
@@ -246,3 +247,50 @@ async def test_a_worker_takes_no_more_groups_than_it_has_slots(memory_platform: 
     assert len(world.actor._tasks) == 2
     assert world.worker.running == {}
     await world.stop()
+
+
+async def test_a_new_version_is_swapped_in_without_being_asked_for_and_told(world: World):
+    told = world.bus.events("temper.v1.evt.rollout.>", after=0)
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    await world.publisher.publish(1, seed=1)
+    events = [(await anext(told)).message(PolicyLoaded) for _ in range(2)]
+    assert [(event.worker, event.job_id, event.version) for event in events] == [
+        ("w1", JOB, 0),
+        ("w1", JOB, 1),
+    ]
+    assert world.policies.engines()[JOB].stats().version == 1
+    await told.aclose()
+
+
+async def test_what_storage_refuses_for_a_while_is_stored_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    put, failures = world.blobs.put, [Unavailable("away"), Exhausted("full")]
+
+    async def flaky(key: str, data: bytes):
+        if key.startswith("groups/") and failures:
+            raise failures.pop()
+        return await put(key, data)
+
+    await world.publisher.publish(0)
+    monkeypatch.setattr(world.blobs, "put", flaky)
+    await world.order(group(0))
+    (record,) = await world.records()
+    assert failures == []
+    assert record.attempt == 1
+
+
+async def test_an_engine_that_dies_is_replaced(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    await world.policies.engines()[JOB].close()
+    await world.order(group(1))
+    second = (await world.records(2))[1]
+    assert second.attempt == 2
+    assert {sample.sample_class for sample in second.samples} <= {
+        common.SAMPLE_CLASS_SCORED,
+        common.SAMPLE_CLASS_AGENT_FAILED,
+    }

@@ -26,7 +26,8 @@ from temper.rollout.actor import RolloutActor
 from temper.rollout.chat import byte_chat, byte_tokenizer
 from temper.rollout.codec import Codec
 from temper.rollout.config import RolloutConfig
-from temper.rollout.engine.fake import FakeEngine, Lengths
+from temper.rollout.engine.fake import FakeEngine
+from temper.rollout.engine.made_up import Lengths
 from temper.rollout.metrics import RolloutMetrics
 from temper.rollout.policies import Policies
 from temper.rollout.sandbox import Sandboxes
