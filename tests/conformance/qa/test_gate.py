@@ -31,7 +31,9 @@ async def resolve(bus, *wishes):
         except Unavailable:
             return None
 
-    return (await eventually(ask, within_s=120, what="an answer of qa")).envs
+    answer = await eventually(ask, within_s=120, what="an answer of qa")
+    assert answer is not None
+    return answer.envs
 
 
 async def verdict_of(bus, name):

@@ -35,10 +35,8 @@ def server(_):
     )
 
 
-@pytest.fixture(scope="module", params=["chdb", "http"])
+@pytest.fixture(scope="module", params=["chdb", "http"] if SERVER else ["chdb"])
 def engine(request, tmp_path_factory):
-    if request.param == "http" and not SERVER:
-        pytest.skip("TEMPER_TEST_CLICKHOUSE names no server")
     opened = (embedded if request.param == "chdb" else server)(tmp_path_factory.mktemp("clickhouse"))
     opened.open()
     store(opened)
@@ -106,7 +104,7 @@ def test_the_first_record_of_a_group_stays_and_the_last_of_a_step(engine):
 
 def test_the_position_of_a_topic_is_the_last_one_stored(engine):
     for second, token in enumerate(["7", "12"]):
-        engine.insert(rows.position("steps", token, 1.7e9 + second))
+        engine.insert(rows.positions({"steps": token}, 1.7e9 + second))
     assert engine.positions() == {"steps": "12"}
 
 

@@ -170,3 +170,14 @@ def test_lag_is_known_while_records_wait_and_at_least_one_while_behind():
     assert topic.lag == 5
     progress.stored("a", "9", 5)
     assert (topic.lag, topic.records) == (0, 5)
+
+
+def test_positions_are_told_until_they_are_written_down():
+    progress = Progress(["a", "b"])
+    progress.stored("a", "3", 3)
+    written = progress.moved
+    progress.stored("a", "5", 2)
+    progress.noted(written)
+    assert progress.moved == {"a": "5"}
+    progress.noted({"a": "5"})
+    assert progress.moved == {}

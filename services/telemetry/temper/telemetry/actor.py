@@ -1,4 +1,4 @@
-"""Ingestion: one pass a second over the topics of the log; rows first, the position after them.
+"""Ingestion: one pass every two seconds over the topics of the log; rows first, the position after them.
 
 setup     open the database, learn how far each topic was read
 pass      ask each topic for its end; read what lies before it in batches; insert; note the position
@@ -59,6 +59,7 @@ class Ingestor:
             await self._restore()
             for topic in self.progress.topics:
                 await self._catch_up(topic)
+            await self._note()
         self.progress.finish()
         self._moved.set()
         self._moved = asyncio.Event()
@@ -102,15 +103,20 @@ class Ingestor:
             await self._store(topic, records)
             if any(record.token == end for record in records):
                 return
+            await self._note()  # a long way to go: do not begin again at its start
 
     async def _store(self, topic: str, records: list[LogRecord]) -> None:
         started = self._clock.monotonic()
         self.progress.read(topic, len(records))
-        token = records[-1].token
-        position = rows.position(topic, token, self._clock.now())
-        await self._storage.insert([*self._understood(topic, records), position])
-        self.progress.stored(topic, token, len(records))
+        await self._storage.insert(self._understood(topic, records))
+        self.progress.stored(topic, records[-1].token, len(records))
         self._metrics.stored(topic, len(records), self._clock.monotonic() - started)
+
+    async def _note(self) -> None:
+        """Write down how far each topic is, after the rows: a crash in between repeats rows and loses none."""
+        if moved := self.progress.moved:
+            await self._storage.insert([rows.positions(moved, self._clock.now())])
+            self.progress.noted(moved)
 
     def _understood(self, topic: str, records: list[LogRecord]) -> list[rows.Batch]:
         """Rows of all records; a foreign record is left out and told, it must not stop the others."""

@@ -34,7 +34,7 @@ class ClickhouseConfig(Section):
 class IngestConfig(Section):
     """From the log to rows."""
 
-    interval_s: float = Field(default=1.0, gt=0)
+    interval_s: float = Field(default=2.0, gt=0)
     """Seconds between two batches: fewer, larger inserts cost less."""
     batch: int = Field(default=1000, ge=1, le=100_000)
     """Most records of one read, and of one insert."""

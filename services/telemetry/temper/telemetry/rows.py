@@ -6,7 +6,7 @@ trainer), the last one of everything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -93,9 +93,10 @@ def batches(records: Iterable[LogRecord]) -> list[Batch]:
     return [Batch(table, COLUMNS[table], rows) for table, rows in gathered.items()]
 
 
-def position(topic: str, token: str, now: float) -> Batch:
-    """The row that says how far a topic was read, at unix time `now`."""
-    return Batch("ingestion", COLUMNS["ingestion"], [(topic, token, last_wins(now))])
+def positions(tokens: Mapping[str, str], now: float) -> Batch:
+    """The rows that say how far each topic was read, at unix time `now`."""
+    rank = last_wins(now)
+    return Batch("ingestion", COLUMNS["ingestion"], [(topic, token, rank) for topic, token in tokens.items()])
 
 
 def first_wins(seconds: float) -> int:

@@ -42,6 +42,7 @@ class Progress:
         self._taken = 0
         self._served = 0
         self._begun = 0
+        self._moved: dict[str, str] = {}
 
     def restore(self, positions: dict[str, str]) -> None:
         """Go on from where rows were stored before."""
@@ -80,3 +81,15 @@ class Progress:
         entry = self.topics[topic]
         entry.token, entry.pending = token, 0
         entry.records += count
+        self._moved[topic] = token
+
+    @property
+    def moved(self) -> dict[str, str]:
+        """Positions that are not written down yet."""
+        return dict(self._moved)
+
+    def noted(self, positions: dict[str, str]) -> None:
+        """Positions were written down."""
+        for topic, token in positions.items():
+            if self._moved.get(topic) == token:
+                del self._moved[topic]
