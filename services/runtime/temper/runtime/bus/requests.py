@@ -47,8 +47,9 @@ class Endpoint(Generic[Req]):
         request_type: type[Req],
         handler: Callable[[Req, Envelope], Awaitable[Message]],
         concurrency: int,
+        on_stop: Callable[[Endpoint[Req]], object],
     ) -> None:
-        self._link, self._clock = link, clock
+        self._link, self._clock, self._on_stop = link, clock, on_stop
         self._request_type, self._handler, self._concurrency = request_type, handler, concurrency
         self._running: dict[asyncio.Task[None], RawMessage] = {}
         self._deadlines: dict[asyncio.Task[None], float] = {}
@@ -61,6 +62,7 @@ class Endpoint(Generic[Req]):
 
     async def stop(self) -> None:
         """Take no new request, wait for those in flight."""
+        self._on_stop(self)
         if self._subscription is not None:
             await self._subscription.stop(drain=True)
         if self._running:

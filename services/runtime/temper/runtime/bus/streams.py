@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -47,7 +47,7 @@ class StreamBus:
         self._letters = DeadLetters(self.js)
         self._topology = topology or load()
         self._sources: set[_Source] = set()
-        self._endpoints: set[Endpoint[Message]] = set()
+        self._endpoints: set[Endpoint[Any]] = set()
         self._numbers = itertools.count(1)
 
     @property
@@ -117,9 +117,11 @@ class StreamBus:
         concurrency: int = 256,
     ) -> Subscription:
         """Answer requests on `subject`."""
-        endpoint = Endpoint(self._link, self._clock, request_type, handler, concurrency)
+        endpoint = Endpoint(
+            self._link, self._clock, request_type, handler, concurrency, self._endpoints.discard
+        )
         await endpoint.start(subject, queue or "")
-        self._endpoints.add(endpoint)  # type: ignore[arg-type]  # only `stop` is called on it
+        self._endpoints.add(endpoint)
         return endpoint
 
     async def event(self, subject: str, msg: Message, *, id: str | None = None, about: str = "") -> int:  # noqa: A002  # the envelope's word
