@@ -343,7 +343,7 @@ SHAPES = [
 
 
 @given(st.sampled_from(SHAPES), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_group_is_lost_or_doubled_by_crashes_repeats_and_disorder(shape, chance):
     world = World(chance, **shape)
     world.tell(Tick())
