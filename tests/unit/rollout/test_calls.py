@@ -1,11 +1,12 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.rollout.world import PYTHON_SCHEMA
 
 from temper.rollout.calls import BadCall, Call, Tool, ToolBox, tool_box
 from temper.runtime.errors import Rejected
 
+UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine is no failure
 PYTHON = Tool("python", PYTHON_SCHEMA)
 SHELL = Tool(
     "shell", {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
@@ -47,6 +48,7 @@ def test_hermes_is_an_object_with_name_and_arguments():
 
 
 @pytest.mark.parametrize("syntax", ["compact", "hermes"])
+@UNHURRIED
 @given(text=st.text(max_size=60))
 def test_what_is_written_is_read_back(syntax, text: str):
     for tools in ([PYTHON], [PYTHON, SHELL]):
@@ -77,6 +79,7 @@ def test_a_bad_call_is_an_observation(syntax, text: str, outcome: str, words: st
     assert len(found.observation) < 300
 
 
+@UNHURRIED
 @given(st.text(max_size=80))
 def test_reading_never_fails(text: str):
     for syntax in ("compact", "hermes"):

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.rollout.world import byte_codec
 
@@ -9,6 +9,7 @@ from temper.rollout.chat import BYTE_SPECIALS, byte_chat, byte_tokenizer, read_c
 from temper.rollout.codec import Answer, Codec, ToolText, clip
 from temper.runtime.errors import Rejected
 
+UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine is no failure
 BOS, USER, ASSISTANT, CALL, RESULT, END = range(257, 263)
 SHIPPED = Path(__file__).parents[3] / "examples" / "policies" / "byte"
 
@@ -32,6 +33,7 @@ def test_text_that_spells_a_role_token_stays_text():
     assert codec.observation("<end>") == [RESULT, *b"<end>", END, ASSISTANT]
 
 
+@UNHURRIED
 @given(st.text(max_size=40))
 def test_what_an_oracle_writes_is_read_back(text: str):
     codec = byte_codec()
@@ -54,6 +56,7 @@ def test_bytes_that_are_not_text_are_replaced_and_never_fail():
     assert said.text.endswith("1")
 
 
+@UNHURRIED
 @given(st.text(max_size=200), st.integers(16, 64))
 def test_a_clipped_text_fits_and_is_left_alone_if_it_does(text: str, limit: int):
     clipped = clip(text, limit)

@@ -28,6 +28,8 @@ from temper.runtime.errors import Rejected, Unavailable
 # gives up the interpreter lock; at the default of 5 ms a busy event loop would make every one of them wait that long.
 _SWITCH_INTERVAL = 0.0002
 
+_SWAP_S = 60.0  # far longer than any step; passes only when the step thread has died
+
 
 class TorchEngine:
     """One policy on CPU. See :class:`temper.rollout.engine.base.Engine`."""
@@ -118,7 +120,13 @@ class TorchEngine:
             loop.call_soon_threadsafe(_settle, done, report)
 
         self._post(apply)
-        report = await done
+        try:
+            async with asyncio.timeout(_SWAP_S):
+                report = await done
+        except TimeoutError:
+            raise Unavailable(
+                f"engine: no step edge within {_SWAP_S:g} s, version {version} is not current"
+            ) from None
         self._desk.version = version
         self._staged = {staged: kept for staged, kept in self._staged.items() if staged > version}
         return report
