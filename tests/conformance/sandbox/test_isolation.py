@@ -83,6 +83,11 @@ async def test_the_hosts_loopback_is_not_its_loopback(sandbox: Sandbox) -> None:
     assert "ConnectionRefusedError" in said
 
 
+async def test_the_hypervisor_cannot_be_called(sandbox: Sandbox) -> None:
+    said = await code(sandbox, "import socket\nsocket.socket(40, socket.SOCK_STREAM)")
+    assert "Address family not supported" in said
+
+
 async def test_its_own_loopback_works(sandbox: Sandbox) -> None:
     text = "import socket\ns = socket.create_server(('127.0.0.1', 0))\nc = socket.create_connection(s.getsockname(), 5)\nc is not None"
     assert await code(sandbox, text) == "True\n"

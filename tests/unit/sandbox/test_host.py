@@ -203,11 +203,26 @@ async def test_a_warm_sandbox_is_handed_out_once_and_replaced_by_a_fresh_one(tmp
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert (len(made.pool), made.fake.created) == (2, 3)
-    await made.host.acquire("b", replace(LIMITS, memory_bytes=1 << 20), 10.0, NOBODY)
-    assert made.fake.created == 4
     filler.cancel()
     await made.close()
     assert made.fake.live == set()
+
+
+async def test_the_pool_learns_the_limits_that_are_asked_for(tmp_path: Path) -> None:
+    made, clock = world(tmp_path, warm=2)
+    filler = asyncio.create_task(made.pool.fill())
+    await clock.settle()
+    small = replace(LIMITS, memory_bytes=1 << 20)
+    assert made.pool.take(small) is None
+    await clock.settle()
+    assert len(made.pool) == 2
+    assert made.pool.take(small) is not None
+    for size in range(2, 6):
+        made.pool.take(replace(LIMITS, memory_bytes=size << 20))
+        await clock.settle()
+        assert len(made.pool) <= 2
+    filler.cancel()
+    await made.close()
 
 
 async def test_a_dead_warm_sandbox_is_not_handed_out(tmp_path: Path) -> None:

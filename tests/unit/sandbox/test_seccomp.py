@@ -37,7 +37,7 @@ def decide(program: bytes, number: int, arch: int, *arguments: int) -> int:
 @pytest.mark.parametrize(("machine", "arch"), [("x86_64", X86), ("aarch64", ARM)])
 def test_exactly_the_listed_calls_are_refused(machine: str, arch: int) -> None:
     program = seccomp.program(machine)
-    refused = {number for number in range(600) if decide(program, number, arch) == ERRNO | errno.EPERM}
+    refused = {number for number in range(600) if decide(program, number, arch, 1) == ERRNO | errno.EPERM}
     assert refused == set(seccomp._DENIED[machine])
 
 
@@ -49,6 +49,16 @@ def test_clone_may_make_threads_and_processes_but_no_namespaces(machine: str, ar
     for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
         assert decide(program, clone, arch, flag | 17) == ERRNO | errno.EPERM
     assert decide(program, 435, arch) == ERRNO | errno.ENOSYS
+
+
+@pytest.mark.parametrize(("machine", "arch"), [("x86_64", X86), ("aarch64", ARM)])
+def test_only_sockets_that_know_network_namespaces_can_be_made(machine: str, arch: int) -> None:
+    program, socket = seccomp.program(machine), seccomp._SOCKET[machine]
+    allowed = {family for family in range(64) if decide(program, socket, arch, family) == ALLOW}
+    assert allowed == {1, 2, 10, 16}
+    assert (
+        decide(program, socket, arch, 40) == ERRNO | errno.EAFNOSUPPORT
+    )  # AF_VSOCK: straight to the hypervisor
 
 
 def test_another_architecture_is_killed_and_x32_is_refused() -> None:

@@ -11,6 +11,7 @@ from temper.api.sandbox.v1 import sandbox_pb2 as pb
 from temper.runtime.config import load
 from temper.runtime.errors import Rejected, Unavailable
 from temper.runtime.testing import MemoryPlatform
+from temper.sandbox import doctor
 from temper.sandbox.build import make_backend
 from temper.sandbox.config import SandboxConfig
 from temper.sandbox.convert import MAX_OUTPUT, merge_limits, result_message
@@ -76,6 +77,24 @@ def test_a_bad_setting_is_refused_by_name(setting: str, says: str) -> None:
 def test_each_backend_can_be_configured(name: str, tmp_path: Path) -> None:
     config = load("sandbox", SandboxConfig, sets=[f"backend={name}", f"state_dir={tmp_path}"], environ={})
     assert type(make_backend(config)).__name__.lower().startswith(name)
+
+
+@pytest.mark.parametrize("name", ["process", "fake"])
+def test_the_doctor_tells_what_works_here(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--set", f"backend={name}"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["backend"], told["works"], told["cgroup_mode"]) == (name, True, "none")
+
+
+def test_the_doctor_says_why_nothing_works(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("temper.sandbox.engine.guest.syscalls.supported", lambda: False)
+    assert doctor.main([]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert not told["works"]
+    assert "system call table" in told["reason"]
+    assert doctor.main(["--set", "slotz=1"]) == 2
 
 
 def test_what_a_dead_owner_left_is_removed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from temper.sandbox.engine.guest import wire
 
 Fetch = Callable[[common_pb2.BlobRef], Awaitable[bytes]]
 
-_STOP_S: Final = 2.0
+_STOP_S: Final = 10.0
 
 
 class VerifierError(Exception):

@@ -34,7 +34,7 @@ _END_OF_TEXT: Final = "the interpreter was killed"
 
 
 class LaunchedSandbox:
-    """See the module. `on_destroyed` gives the slot back."""
+    """See the module. `on_destroyed(clean)` gives the slot back; not clean means that a process would not die."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LaunchedSandbox:
         group: Meter | None,
         isolated: bool,
         revive: Callable[[], Any],
-        on_destroyed: Callable[[], None],
+        on_destroyed: Callable[[bool], None],
     ) -> None:
         self._reported = ReportedMeter()
         self._meter: Meter = group or self._reported
@@ -195,6 +195,8 @@ class LaunchedSandbox:
         """As new: everything killed and discarded, then made again in the same slot."""
         async with self._turn:
             await self._end()
+            if not self._link.died.done():
+                raise Unavailable("the sandbox would not die, so its place is not used again")
             control = await self._revive()
             self._link = Link(control, self._reported)
             await self.ready()
@@ -207,7 +209,7 @@ class LaunchedSandbox:
         try:
             await self._end()
         finally:
-            self._on_destroyed()
+            self._on_destroyed(self._link.died.done())
 
     async def _end(self) -> None:
         if not self._isolated:  # no namespace dies with init: sweep first

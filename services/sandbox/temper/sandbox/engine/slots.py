@@ -75,7 +75,7 @@ class SlotBackend(ABC):
             group=group,
             isolated=self.ISOLATED,
             revive=bear,
-            on_destroyed=lambda: self._give_back(slot),
+            on_destroyed=lambda clean: self._give_back(slot, clean=clean),
         )
         self._live[slot] = sandbox
         try:
@@ -86,8 +86,9 @@ class SlotBackend(ABC):
             raise
         return sandbox
 
-    def _give_back(self, slot: int) -> None:
-        if self._live.pop(slot, None) is not None:
+    def _give_back(self, slot: int, *, clean: bool) -> None:
+        """A slot whose processes would not die (uninterruptible in the kernel) is not used again."""
+        if self._live.pop(slot, None) is not None and clean:
             self._clear(slot)
             self._free.append(slot)
 

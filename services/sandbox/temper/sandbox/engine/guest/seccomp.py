@@ -85,6 +85,10 @@ _DENIED: Final[dict[str, tuple[int, ...]]] = {
 }
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _CLONE3: Final = 435
+_SOCKET: Final = {"x86_64": 41, "aarch64": 198}
+# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Not every other family knows network namespaces: AF_VSOCK would reach the
+# hypervisor from inside a sandbox without a network.
+_FAMILIES: Final = (1, 2, 10, 16)
 
 
 def _instruction(code: int, constant: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -105,6 +109,7 @@ def program(machine: str | None = None) -> bytes:
         lines += [_instruction(_AT_LEAST, _X32_BIT, 0, 1), refuse]
     lines += [_instruction(_EQUAL, _CLONE3, 0, 1), _instruction(_RETURN, _ERRNO | errno.ENOSYS)]
     lines += _search(sorted(_DENIED[machine]), refuse)
+    lines += _families(_SOCKET[machine])
     lines += [
         _instruction(_EQUAL, _CLONE[machine], 0, 2),
         _instruction(_LOAD, _FIRST_ARGUMENT),
@@ -113,6 +118,19 @@ def program(machine: str | None = None) -> bytes:
         refuse,
     ]
     return b"".join(lines)
+
+
+def _families(socket: int) -> list[bytes]:
+    """Refuse sockets of all but a few families; falls through for other calls, the number still loaded."""
+    count = len(_FAMILIES)
+    tests = [_instruction(_EQUAL, family, count - index, 0) for index, family in enumerate(_FAMILIES)]
+    return [
+        _instruction(_EQUAL, socket, 0, count + 3),
+        _instruction(_LOAD, _FIRST_ARGUMENT),
+        *tests,
+        _instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT),
+        _instruction(_RETURN, _ALLOW),
+    ]
 
 
 def _search(numbers: list[int], refuse: bytes) -> list[bytes]:
