@@ -3,9 +3,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.unit.client.fakes import FakePlatform, World
 
 from temper.client.cli import invoke
-from tests.unit.client.fakes import FakePlatform, World
 
 REPOSITORY = Path(__file__).parents[3]
 

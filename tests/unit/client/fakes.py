@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.struct_pb2 import ListValue
@@ -22,11 +23,12 @@ TOKEN = "made-up-token"
 END = {"succeeded": job_pb2.JOB_STATE_SUCCEEDED, "failed": job_pb2.JOB_STATE_FAILED}
 
 
-def refuse(context: grpc.ServicerContext, error: TemperError) -> None:
+def refuse(context: grpc.ServicerContext, error: TemperError) -> NoReturn:
     status = to_status(error)
     context.set_trailing_metadata(((STATUS_METADATA_KEY, status.SerializeToString()),))
     code = next(each for each in grpc.StatusCode if each.value[0] == status.code)
     context.abort(code, error.message)
+    raise AssertionError("abort raises")
 
 
 @dataclass
@@ -126,6 +128,8 @@ class Jobs(job_pb2_grpc.JobServiceServicer):
                 job.progress.CopyFrom(event.progress)
             case "eval":
                 job.evals.append(event.eval)
+            case _:
+                pass
 
 
 class Platform(platform_pb2_grpc.PlatformServiceServicer):
@@ -182,7 +186,7 @@ class Environments(qa_pb2_grpc.EnvironmentServiceServicer):
         for record in self.world.environments:
             if name in (record.env.name, f"{record.env.name}@{record.env.version}"):
                 return record
-        refuse(context, Rejected(f"no environment {name!r}", field="name"))
+        return refuse(context, Rejected(f"no environment {name!r}", field="name"))
 
     def RegisterEnvironment(self, request, context):
         env = common_pb2.EnvRef(name="mine", version="1.0.0", digest=request.bundle.sha256)
@@ -269,13 +273,13 @@ class FakePlatform:
         self._server.stop(None).wait()
 
 
-def event(**fields: object) -> job_pb2.WatchJobResponse:
+def event(**fields: Any) -> job_pb2.WatchJobResponse:
     message = job_pb2.JobEvent(**fields)
     message.time.FromSeconds(1_700_000_060)
     return job_pb2.WatchJobResponse(event=message)
 
 
-def evaluation(point: str, domain: str, passed: float, **fields: object) -> job_pb2.EvalResult:
+def evaluation(point: str, domain: str, passed: float, **fields: Any) -> job_pb2.EvalResult:
     low, high = max(passed - 0.05, 0.0), min(passed + 0.05, 1.0)
     return job_pb2.EvalResult(
         point=point, domain=domain, n=256, attempted=256, pass_at_1=passed, low=low, high=high, **fields
@@ -305,7 +309,7 @@ def training(end: str = "succeeded", steps: int = 3) -> list[job_pb2.WatchJobRes
     return script
 
 
-def job(job_id: str = "job-1", **fields: object) -> job_pb2.Job:
+def job(job_id: str = "job-1", **fields: Any) -> job_pb2.Job:
     spec = spec_pb2.JobSpec(
         name="trial",
         seed=7,
@@ -317,7 +321,7 @@ def job(job_id: str = "job-1", **fields: object) -> job_pb2.Job:
     return made
 
 
-def table(columns: dict[str, str], *rows: list[object]) -> telemetry_pb2.QueryResponse:
+def table(columns: dict[str, str], *rows: list[Any]) -> telemetry_pb2.QueryResponse:
     answer = telemetry_pb2.QueryResponse(elapsed_s=0.01)
     answer.columns.extend(telemetry_pb2.Column(name=name, type=kind) for name, kind in columns.items())
     for row in rows:

@@ -1,13 +1,13 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.client.conftest import JOB, REPOSITORY
 
 from temper.api.common.v1 import common_pb2
 from temper.client.jobfile import JobFileRejected, load_job, parse_job
 from temper.client.jobfile.spec import file_path, policy_source, to_spec
 from temper.runtime.errors import Rejected
 from temper.runtime.validation import violations
-from tests.unit.client.conftest import JOB, REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
 REF = common_pb2.BlobRef(key="a", sha256="0" * 64, size=1)
@@ -32,8 +32,7 @@ def problems(text: str, *overrides: str) -> list[str]:
         ("phase.rl.optimizer.lr=inf", "phase[0].optimizer.lr must be a finite number, not inf"),
         (
             "phase.rl.optimizer.schedule=cosin",
-            "phase[0].optimizer.schedule must be one of 'constant', 'cosine' or 'linear', not 'cosin'"
-            ' (did you mean "cosine"?)',
+            "phase[0].optimizer.schedule must be one of 'constant', 'cosine' or 'linear', not 'cosin' (did you mean \"cosine\"?)",
         ),
         ("domain[0].share=0", "domain[0].share must be more than 0.0, not 0"),
         ("domain.calc.env=[1]", "domain[0].env must be text in quotes, not (1,)"),

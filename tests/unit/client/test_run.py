@@ -1,0 +1,78 @@
+import json
+import threading
+
+import pytest
+from tests.unit.client.fakes import FakePlatform, training
+
+from temper.client.platform.layout import DataDir
+from temper.client.platform.lock import DirectoryLock
+from temper.client.runs.run import Run, RunOptions
+from temper.client.runs.submit import prepare
+
+
+@pytest.fixture
+def layout(tmp_path, fake: FakePlatform):
+    """A data directory in which the fake platform runs."""
+    layout = DataDir.at(tmp_path / "data")
+    layout.prepare()
+    lock = DirectoryLock(layout.lock_file)
+    lock.acquire()
+    endpoints = dict(fake.target.endpoints)
+    layout.write_state({"pid": 1, "endpoints": endpoints, "token_file": str(fake.token_file)})
+    yield layout
+    lock.release()
+
+
+@pytest.fixture
+def run(temper, layout, job_file):
+    return lambda *more: temper("run", str(job_file), "--data-dir", str(layout.root), "--plain", *more)
+
+
+@pytest.mark.parametrize(("end", "code"), [("succeeded", 0), ("failed", 1)])
+def test_a_run_exits_0_only_if_the_job_succeeded(run, world, tmp_path, end, code):
+    world.script = training(end)
+    said = run("--summary", str(tmp_path / "out.json"), "--seed", "3")
+    assert said.code == code
+    assert "using the platform that runs in" in said.err
+    assert "0.300 [0.25, 0.35]" in said.out
+    assert json.loads((tmp_path / "out.json").read_text())["state"] == end
+    assert world.jobs["job-1"].spec.seed == 3
+
+
+def test_a_run_writes_its_report_beside_the_data(run, world, layout):
+    world.script = training()
+    said = run()
+    page = (layout.root / "reports" / "job-1.html").read_text()
+    assert f"report: {layout.root}/reports/job-1.html" in said.err
+    assert "name = &quot;trial&quot;" in page
+
+
+def test_the_summary_is_data_when_asked_for(run, world):
+    world.script = training()
+    assert json.loads(run("-o", "json", "--no-report").out)["steps"] == 3
+
+
+def test_a_wrong_job_file_starts_nothing(temper, tmp_path, job_file):
+    said = temper("run", str(job_file), "--data-dir", str(tmp_path / "new"), "--set", "phase.rl.steps=0")
+    assert said.code == 2
+    assert not (tmp_path / "new").exists()
+
+
+async def test_an_interrupted_run_cancels_its_job_and_says_so(world, layout, job_file):
+    world.script = training()[:2]
+    world.hold = threading.Event()
+    options = RunOptions(layout, summary=layout.root / "out.json", write_report=False, bars=False)
+    run = Run(prepare(job_file, [], None), options)
+    seen = run._display.apply
+
+    def stop_at_the_first_step(update):
+        seen(update)
+        if run._display.view.progress.step:
+            run._stops.asked.set()
+
+    run._display.apply = stop_at_the_first_step
+    finished = await run.go()
+    assert finished.exit_code == 130
+    assert finished.job
+    assert (finished.job.state, finished.job.reason) == ("cancelled", "interrupted")
+    assert json.loads((layout.root / "out.json").read_text())["state"] == "cancelled"
