@@ -28,9 +28,8 @@ class ChdbEngine:
         self._writer: Writer | None = None
 
     def open(self) -> None:
-        self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        first = self._take()
         with translated():
-            first = _connect(self._path, None)
             first.command(f"CREATE DATABASE IF NOT EXISTS {self._database}")
             self._writer = Writer(_connect(self._path, self._database))
             first.close()
@@ -57,6 +56,19 @@ class ChdbEngine:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def _take(self) -> Client:
+        """The first handle, which locks the directory for this process."""
+        try:
+            self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with translated():
+                return _connect(self._path, None)
+        except (OSError, Unavailable) as error:
+            raise Unavailable(
+                f"cannot open the database in {self._path}: {error}",
+                field="clickhouse.path",
+                hint="the directory must be writable, and no other process may have it open",
+            ) from None
 
     def _opened(self) -> Writer:
         if self._writer is None:
