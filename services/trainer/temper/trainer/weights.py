@@ -1,19 +1,21 @@
 """Publication of policy versions: safetensors and a manifest with a checksum per tensor, in the Hugging Face layout.
 
-    policies/<job>/<version>/model.<digest>.safetensors
-    policies/<job>/<version>/manifest.<digest>.json     canonical JSON of WeightManifest, written last
+    policies/<job>/<version>/model.<writer>.safetensors
+    policies/<job>/<version>/manifest.<writer>.json     canonical JSON of WeightManifest, written last
 
-Names carry the digest of the content, so what a policy record names is never overwritten, not even by a trainer that does not know
-yet that it was replaced.
+Every writer has names of its own, so what a policy record names is never overwritten, not even by a trainer that does not know yet that
+it was replaced.
 
 The files that make a policy directory whole (config.json, tokenizer.json, temper_chat.json) are put once and named by every
 manifest. Readers hold on to a version while they load it, so the last few stay; version 0 stays for comparison.
 """
 
+import asyncio
 import hashlib
 import json
+import secrets
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -26,22 +28,25 @@ from temper.trainer.engine.base import NamedTensor
 ALIGNMENT = 8  # safetensors wants the data to begin at a multiple of eight bytes
 
 
-def safetensors(tensors: Iterable[NamedTensor]) -> tuple[bytes, list[TensorEntry]]:
-    """One safetensors file and the manifest's entries for it. The format is a length, a JSON header, the bytes."""
+def safetensors(tensors: Sequence[NamedTensor]) -> bytes:
+    """One safetensors file. The format is a length, a JSON header, the bytes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    entries: list[TensorEntry] = []
-    chunks: list[bytes] = []
     at = 0
     for tensor in tensors:
         end = at + len(tensor.data)
         header[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, end]}
-        digest = hashlib.sha256(tensor.data).hexdigest()
-        entries.append(TensorEntry(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape, sha256=digest))
-        chunks.append(tensor.data)
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    return b"".join((struct.pack("<Q", len(text)), text, *chunks)), entries
+    return b"".join((struct.pack("<Q", len(text)), text, *(tensor.data for tensor in tensors)))
+
+
+def entries(tensors: Sequence[NamedTensor]) -> list[TensorEntry]:
+    """The manifest's line for each tensor."""
+    return [
+        TensorEntry(name=t.name, dtype=t.dtype, shape=t.shape, sha256=hashlib.sha256(t.data).hexdigest())
+        for t in tensors
+    ]
 
 
 class Publisher:
@@ -52,24 +57,30 @@ class Publisher:
         self._job = job_id
         self._files = dict(files)
         self._keep = keep
+        self._writer = secrets.token_hex(4)
 
-    async def publish(self, version: int, tensors: Iterable[NamedTensor], *, now: float) -> BlobRef:
+    async def publish(self, version: int, tensors: Sequence[NamedTensor], *, now: float) -> BlobRef:
         """Put one version; returns the manifest. Nobody sees a half-written one: the manifest comes last."""
         folder = self._folder(version)
-        data, entries = safetensors(tensors)
-        shard = await self._blobs.put(f"{folder}/model.{short_digest(data)}.safetensors", data)
+        data = safetensors(tensors)
+        (
+            shard,
+            lines,
+        ) = await asyncio.gather(  # both are hashing for the most part, on threads that run side by side
+            self._blobs.put(f"{folder}/model.{self._writer}.safetensors", data),
+            asyncio.to_thread(entries, tensors),
+        )
         created = Timestamp()
         created.FromNanoseconds(int(now * 1e9))
         manifest = WeightManifest(
             job_id=self._job,
             version=version,
             shards=[shard],
-            tensors=entries,
+            tensors=lines,
             files=self._files,
             created_at=created,
         )
-        text = canonical_json(manifest)
-        return await self._blobs.put(f"{folder}/manifest.{short_digest(text)}.json", text)
+        return await self._blobs.put(f"{folder}/manifest.{self._writer}.json", canonical_json(manifest))
 
     async def forget(self, newest: int) -> None:
         """Delete versions that nobody may still be loading: all but 0 and the last few."""
@@ -83,11 +94,6 @@ class Publisher:
 
     def _folder(self, version: int) -> str:
         return f"policies/{self._job}/{version:010d}"
-
-
-def short_digest(data: bytes) -> str:
-    """Enough of SHA-256 to tell two publications of one version apart."""
-    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def canonical_json(manifest: WeightManifest) -> bytes:

@@ -97,7 +97,7 @@ class FakeEngine:
     def snapshot(self) -> EngineState:
         """See ``Engine``."""
         return EngineState(
-            {WEIGHTS: safetensors(self.export())[0]}, {"updates": self._updates, "engine": self.name}
+            {WEIGHTS: safetensors(list(self.export()))}, {"updates": self._updates, "engine": self.name}
         )
 
     def restore(self, config: Mapping[str, Any], state: EngineState) -> None:
