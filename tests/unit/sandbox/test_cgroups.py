@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from temper.runtime.errors import Unavailable
-from temper.sandbox.engine import cgroups
+from temper.sandbox.engine import cgroups, identity
 from temper.sandbox.engine.base import Limits
 from temper.sandbox.engine.cgroups import Mode
 from temper.sandbox.engine.groups import GroupV1, GroupV2
@@ -103,3 +103,14 @@ def test_a_limit_that_the_kernel_refuses_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"memory\.max"):
         group.apply(Limits())
     group.close()
+
+
+def test_groups_of_dead_owners_are_found_by_name_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+    mine = identity.instance()
+    namespace, pid, start = mine.split("-")
+    names = [mine, f"{namespace}-{pid}-{int(start) + 1}", f"{int(namespace) + 1}-{pid}-1", "by-hand", "1-2"]
+    for name in names:
+        (tmp_path / f"{cgroups.PREFIX}{name}").mkdir()
+    layout = cgroups.Layout(Mode.V2, {"unified": tmp_path})
+    assert cgroups.orphans(layout) == [tmp_path / f"{cgroups.PREFIX}{names[1]}"]
+    assert cgroups.remove_trees(cgroups.orphans(layout)) == 1

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from temper.runtime.errors import Unavailable
+from temper.sandbox.engine import identity
 from temper.sandbox.engine.groups import Group, GroupV1, GroupV2
 
 PREFIX: Final = "temper-sandbox-"
@@ -159,6 +160,12 @@ def _delegate(root: Path) -> None:
         (aside / "cgroup.procs").write_text("0")
         (root.parent / "cgroup.subtree_control").write_text(wanted)
     (root / "cgroup.subtree_control").write_text(wanted)
+
+
+def orphans(layout: Layout) -> list[Path]:
+    """Groups of dead owners beside ours, whether or not a record of them is left."""
+    found = [path for parent in layout.parents.values() for path in parent.glob(f"{PREFIX}*")]
+    return [path for path in found if identity.is_dead(path.name.removeprefix(PREFIX))]
 
 
 def remove_trees(roots: Iterable[Path]) -> int:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from temper.sandbox.engine import records
+from temper.sandbox.engine import identity, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
 from temper.sandbox.engine.slots import SlotBackend, guest_basis, rlimits
@@ -23,7 +23,7 @@ class ProcessBackend(SlotBackend):
 
     def __init__(self, *, slots: int, state_dir: Path) -> None:
         super().__init__(slots, state_dir)
-        self._home = self._state_dir / f"work-{records.instance()}"
+        self._home = self._state_dir / f"work-{identity.instance()}"
         self._record: Path | None = None
 
     async def start(self) -> None:

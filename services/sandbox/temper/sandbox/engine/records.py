@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from temper.sandbox.engine import cgroups
+from temper.sandbox.engine import cgroups, identity
 
 _PATTERN: Final = "owner-*.json"
 
@@ -29,17 +29,12 @@ class Reclaimed:
     """Private directories removed."""
 
 
-def instance() -> str:
-    """Names this process for good: a pid alone is used again."""
-    return f"{os.getpid()}-{_started(os.getpid())}"
-
-
 def write(state_dir: Path, groups: Sequence[Path], directories: Sequence[Path]) -> Path:
     """Record the intent. Returns the file, to be removed after an orderly end."""
-    path = state_dir / f"owner-{instance()}.json"
+    path = state_dir / f"owner-{identity.instance()}.json"
     content = {
         "pid": os.getpid(),
-        "started": _started(os.getpid()),
+        "started": identity.started(os.getpid()),
         "groups": [str(each) for each in groups],
         "directories": [str(each) for each in directories],
     }
@@ -54,7 +49,7 @@ def reclaim(state_dir: Path) -> Reclaimed:
     owners = groups = directories = 0
     for path in state_dir.glob(_PATTERN):
         record = _read(path)
-        if record is None or _alive(record):
+        if record is None or identity.alive(record["pid"], record["started"]):
             continue
         owners += 1
         groups += cgroups.remove_trees(Path(each) for each in record["groups"])
@@ -73,15 +68,3 @@ def _read(path: Path) -> dict[str, Any] | None:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-
-
-def _alive(record: dict[str, Any]) -> bool:
-    return record["started"] == _started(record["pid"]) and record["started"] != 0
-
-
-def _started(pid: int) -> int:
-    """Start time in clock ticks since boot, 0 for no such process. Source: proc_pid_stat(5), field 22."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from temper.runtime.errors import TemperError, Unavailable
-from temper.sandbox.engine import cgroups, records
+from temper.sandbox.engine import cgroups, identity, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
 from temper.sandbox.engine.guest import syscalls
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
@@ -67,14 +67,15 @@ class NamespacesBackend(SlotBackend):
 
     def _make_groups(self) -> None:
         layout = self._layout or cgroups.detect()
-        self._tree = cgroups.Tree(layout, records.instance())
+        cgroups.remove_trees(cgroups.orphans(layout))
+        self._tree = cgroups.Tree(layout, identity.instance())
         self._record = records.write(self._state_dir, self._tree.directories, ())
         try:
             self._groups = self._tree.grow(self._slots)
         except Unavailable as error:
             self._tree.remove()
             self._layout = cgroups.Layout(cgroups.Mode.NONE, {}, error.message)
-            self._tree = cgroups.Tree(self._layout, records.instance())
+            self._tree = cgroups.Tree(self._layout, identity.instance())
             self._groups = ()
         else:
             self._layout = layout
