@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
-from temper.runtime.bus.link import Link, RawMessage
+from temper.runtime.bus.link import Link
 from temper.runtime.errors import Conflict, Exhausted, Rejected, TemperError, Unavailable
 from temper.runtime.topology import Bucket, Consumer, Stream
+
+T = TypeVar("T")
 
 API = "$JS.API"
 MSG_ID = "Nats-Msg-Id"
@@ -27,13 +29,7 @@ BUDGET_S = 15.0  # all tries: longer than a restart of the server takes
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 # Error numbers of the server (server/errors.json); the text beside them is not stable, the numbers are.
-_MISSING = {
-    10014,
-    10037,
-    10043,
-    10057,
-    10059,
-}  # consumer, message, message (sequence, deletion), stream not found
+_MISSING = {10014, 10037, 10043, 10057, 10059}  # consumer, message (by place, by number, to delete), stream
 _CHANGED = {10071, 10164}  # wrong last sequence
 _FULL = {10023, 10047, 10077}  # resources, storage, stream limit (discard new)
 _TOO_LARGE = {10054}
@@ -91,11 +87,7 @@ class JetStream:
     async def call(self, verb: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One API request, retried for `budget_s` while the server is away; raises Missing, Conflict, Exhausted."""
         payload = json.dumps(request).encode() if request else b""
-        reply = await self._persistently(f"{API}.{verb}", payload, None)
-        answer: dict[str, Any] = json.loads(reply.data)
-        if "error" in answer:
-            raise _error(answer["error"], verb)
-        return answer
+        return await self._persistently(lambda: self._answered(f"{API}.{verb}", payload, None))
 
     async def publish(
         self, subject: str, body: bytes, headers: Mapping[str, str], *, msg_id: str | None = None
@@ -105,22 +97,27 @@ class JetStream:
         With an id it is retried safely: the server drops a second one within the duplicate window.
         """
         complete = {**headers, MSG_ID: msg_id} if msg_id else headers
-        reply = await self._persistently(subject, body, complete)
-        answer: dict[str, Any] = json.loads(reply.data)
-        if "error" in answer:
-            raise _error(answer["error"], subject)
+        answer = await self._persistently(lambda: self._answered(subject, body, complete))
         return int(answer["seq"]), bool(answer.get("duplicate", False))
 
     async def settle(self, reply: str, verdict: bytes) -> None:
         """Say what became of a delivery, and wait until the server has heard it."""
-        await self._persistently(reply, verdict, None)
+        await self._persistently(lambda: self.link.ask(reply, verdict, timeout_s=ATTEMPT_S))
 
-    async def _persistently(self, subject: str, body: bytes, headers: Mapping[str, str] | None) -> RawMessage:
+    async def _answered(self, subject: str, body: bytes, headers: Mapping[str, str] | None) -> dict[str, Any]:
+        reply = await self.link.ask(subject, body, timeout_s=ATTEMPT_S, headers=headers)
+        answer: dict[str, Any] = json.loads(reply.data)
+        if "error" in answer:
+            raise _error(answer["error"], subject.removeprefix(f"{API}."))
+        return answer
+
+    async def _persistently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat while the server is away or not ready yet, for `budget_s` at most."""
         give_up = monotonic() + self._budget_s
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return await self.link.ask(subject, body, timeout_s=ATTEMPT_S, headers=headers)
+                return await attempt()
             except Unavailable:
                 if monotonic() + pause > give_up:
                     raise
