@@ -1,6 +1,8 @@
 """Registry and gate over the memory bus, with the real checks on the local twin."""
 
 import asyncio
+import io
+import tarfile
 from types import SimpleNamespace
 
 import pytest
@@ -157,6 +159,17 @@ async def test_a_version_never_changes(world):
     with pytest.raises(Rejected, match="raise version") as refused:
         await register(world, code=LEAKY, folder="other")
     assert refused.value.field == "version"
+
+
+async def test_any_tar_of_an_asset_is_registered_in_its_normal_form(world):
+    (first,) = await register(world)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(world.platform.directory / "asset", arcname=".")
+    ref = await world.blobs.put("uploads/mine.tar", buffer.getvalue())
+    (again,) = await world.registry.register(ref)
+    assert again.env == first.env
+    assert (await world.admission.resolve(records.wish("double"))).bundle == first.env.bundle
 
 
 async def test_the_newest_version_is_taken_unless_one_is_named(world):

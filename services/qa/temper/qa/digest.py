@@ -114,6 +114,8 @@ def _entry_in_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
     name = member.name.removeprefix("./")
     if member.issym():
         return Entry(name, executable=False, target=member.linkname)
+    if member.size > MOST_BYTES:  # before a byte of it is read
+        raise Rejected(f"{name} is over {MOST_BYTES >> 20} MiB", field="bundle")
     stream = archive.extractfile(member) if member.isreg() else None
     if stream is None:
         raise Rejected(f"{name} is neither a file nor a link", field="bundle")

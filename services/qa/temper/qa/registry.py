@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from temper.api.common.v1.common_pb2 import BlobRef, EnvRef
 from temper.api.qa.v1.qa_pb2 import EnvironmentRecord
 from temper.qa import records, state
-from temper.qa.digest import Tree, digest, read_tar
+from temper.qa.digest import Tree, digest, read_tar, write_tar
 from temper.qa.manifest import Manifest, of_tree
 from temper.qa.params import effective
 from temper.qa.records import Wish, is_own, own_key, shown, variant_key
-from temper.runtime.blobs import BlobStore
+from temper.runtime.blobs import BlobStore, content_key
 from temper.runtime.bus.base import Deleted, Entry, KeyValue, Settled
 from temper.runtime.clock import Clock
 from temper.runtime.complaints import nearest
@@ -133,6 +133,9 @@ class Registry:
         Raises Rejected if one of them exists in this version with another digest.
         """
         asset = await self.asset(bundle)
+        normal = write_tar(asset.tree)
+        if normal != asset.data:  # whatever packed it: the registry keeps the one form that names the content
+            bundle = await self._blobs.put(content_key(normal, prefix="bundles"), normal)
         drafts = [self._draft(asset, bundle, name) for name in asset.manifest.environments()]
         for draft in drafts:
             self._check_unchanged(draft)

@@ -32,7 +32,7 @@ async def reproducible(subject: Subject) -> Finding:
     if again != subject.digest:
         return Finding(False, f"files give {again}, registered as {subject.digest}")
     if write_tar(tree) != subject.bundle:
-        return Finding(False, "the bundle is not in its normal form: pack it with temper env register")
+        return Finding(False, "the bundle is not in its normal form: register it again")
     return Finding(True, again)
 
 
