@@ -56,6 +56,8 @@ class Running:
     platform: Platform
     client: AsyncClient
     said: list[str] = field(default_factory=list)
+    hosts: set[int] = field(default_factory=set[int])
+    """Process ids that the sandbox service has had."""
 
     async def submit(self, directory: Path, *, steps: int, **overrides: object) -> str:
         """Create the test's job and give its id."""
@@ -103,8 +105,14 @@ class Running:
         """SIGKILL one process of the platform; gives the pid it had."""
         pid = self.platform.state()["processes"][name]
         assert pid, f"{name} is not running"
+        self.note_hosts()
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def note_hosts(self) -> None:
+        """Remember the sandbox service's process, whose control groups must be gone at the end."""
+        if pid := self.platform.state()["processes"].get("sandbox"):
+            self.hosts.add(pid)
 
     async def replaced(self, name: str, old: int) -> None:
         """Wait until another process has taken the killed one's place."""
@@ -139,9 +147,11 @@ async def running(directory: Path, *overrides: str) -> AsyncIterator[Running]:
     platform = Platform(DataDir.at(directory), say=said.append, overrides=overrides)
     target = await platform.start()
     client = AsyncClient(target)
+    at = Running(platform, client, said)
     try:
-        yield Running(platform, client, said)
+        yield at
     finally:
+        at.note_hosts()
         await client.close()
         await platform.stop()
 
@@ -154,9 +164,13 @@ def leftovers(directory: Path) -> list[str]:
     return found
 
 
-def sandbox_cgroups() -> set[str]:
-    """Control groups that the sandbox service made, over all hierarchies."""
-    return {str(path) for path in Path("/sys/fs/cgroup").glob("**/temper*") if path.is_dir()}
+def cgroups_of(hosts: set[int]) -> list[str]:
+    """Control groups of sandbox hosts by process id, over all hierarchies.
+
+    A host's groups are named `temper-sandbox-<pid namespace>-<pid>-<start time>`.
+    """
+    groups = Path("/sys/fs/cgroup").glob("**/temper-sandbox-*-*-*")
+    return [str(path) for path in groups if int(path.name.split("-")[-2]) in hosts and path.is_dir()]
 
 
 def _processes() -> list[tuple[int, str]]:

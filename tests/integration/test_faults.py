@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.integration.platforms import PROCESSES, Running, leftovers, running, sandbox_cgroups
+from tests.integration.platforms import PROCESSES, Running, cgroups_of, leftovers, running
 
 from temper.client.sdk.types import Job
 
@@ -35,7 +35,6 @@ async def check_books(at: Running, job: Job, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_the_job_survives_the_death_of_every_process_in_random_order(tmp_path: Path, seed: int):
-    before = sandbox_cgroups()
     order = random.Random(seed).sample(PROCESSES, len(PROCESSES))
     steps = 4 * len(order)
     directory = tmp_path / "data"
@@ -50,18 +49,17 @@ async def test_the_job_survives_the_death_of_every_process_in_random_order(tmp_p
             assert job.state in {"running", "finishing", "succeeded"}, (name, order, job.reason)
         await check_books(at, await at.end(job_id), steps)
     assert leftovers(directory) == []
-    assert sandbox_cgroups() <= before
+    assert cgroups_of(at.hosts) == []
 
 
 async def test_stopping_the_platform_in_mid_job_leaves_nothing_and_the_job_goes_on_at_the_next_start(
     tmp_path: Path,
 ):
-    before = sandbox_cgroups()
     directory = tmp_path / "data"
     async with running(directory) as at:
         job_id = await at.submit(tmp_path, steps=8)
         await at.step(job_id, 2)
     assert leftovers(directory) == []
-    assert sandbox_cgroups() <= before
+    assert cgroups_of(at.hosts) == []
     async with running(directory) as at:
         await check_books(at, await at.end(job_id), 8)
