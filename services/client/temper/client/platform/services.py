@@ -77,7 +77,7 @@ def settings(service: str, layout: DataDir, *, broker_url: str, broker_token: st
         "blobs": {"url": layout.objects.as_uri()},
         "grpc": {"host": "127.0.0.1", "port": port, "token_file": str(layout.token_file)},
         "metrics": {"host": "127.0.0.1", "port": 0},
-        "drain_timeout_s": 10.0,
+        "drain_timeout_s": 5.0,
     }
     return merged(common, _own(layout).get(service, {}))
 

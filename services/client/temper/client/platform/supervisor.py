@@ -25,7 +25,7 @@ from temper.runtime.embedded import binary, write_secret
 
 BROKER = "nats-server"
 READY_S = 180.0  # importing torch six times on a loaded two-core machine
-DRAIN_S = 15.0  # the services' own limit is 10 s
+DRAIN_S = 12.0  # the services' own limit is 5 s, and steps after it take some
 _THREADS = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

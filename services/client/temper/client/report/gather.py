@@ -9,41 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from temper.api.rollout.v1 import rollout_pb2
+from temper.client.report import questions
 from temper.client.report.tokens import Decoder, Part
 from temper.client.sdk.aio import AsyncClient
 from temper.client.sdk.types import BlobRef, Environment, Instance, Job, Table
 from temper.runtime.errors import TemperError
 
 TASKS_SHOWN = 3  # per domain, each before and after
-_STEPS = (
-    "SELECT step, phase_name, algorithm, version, samples, action_tokens, total_tokens, toJSONString(metrics) AS metrics,"
-    " toJSONString(domain_reward) AS domain_reward,"
-    " toJSONString(staleness) AS staleness, wait_s, data_s, compute_s, publish_s, skipped,"
-    " toFloat64(finished_at) AS finished_at"
-    " FROM steps FINAL WHERE job_id = {job:String} ORDER BY step"
-)
-_ERRORS = (
-    "SELECT step, domain, stddevSamp(reward) / sqrt(count()) AS error FROM trained_samples"
-    " WHERE job_id = {job:String} AND reward IS NOT NULL GROUP BY step, domain"
-)
-_SAMPLES = (
-    "SELECT s.domain AS domain, s.eval_point AS eval_point, s.task_index AS task_index, s.position AS position,"
-    " s.reward AS reward, s.solved AS solved, s.class AS class, s.tool_calls AS tool_calls,"
-    " s.min_version AS min_version, s.group_id AS group_id, g.table_key AS table_key,"
-    " g.table_sha256 AS table_sha256, g.table_bytes AS table_bytes"
-    " FROM samples AS s FINAL INNER JOIN groups AS g FINAL ON g.job_id = s.job_id AND g.group_id = s.group_id"
-    " WHERE s.job_id = {job:String} AND s.purpose = 'eval' AND s.sample_index = 0"
-    " AND s.eval_point IN ('before', 'after') AND s.reward IS NOT NULL"
-    " ORDER BY s.domain, s.task_index, s.eval_point"
-)
-_WORKERS = (
-    "SELECT worker, engine, count() AS groups, round(avg(toFloat64(finished_at) - toFloat64(started_at)), 3) AS mean_s"
-    " FROM groups FINAL WHERE job_id = {job:String} AND drop_reason = '' GROUP BY worker, engine ORDER BY worker"
-)
-_EVENTS = (
-    "SELECT toFloat64(time) AS time, kind, level, code, message, state FROM job_events FINAL"
-    " WHERE job_id = {job:String} AND kind IN ('state', 'notice') ORDER BY time"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +115,10 @@ class Gatherer:
     async def gather(self, job_file: str | None = None) -> Material:
         """Everything about the job. Raises TemperError if the job itself cannot be had."""
         job = await self._client.jobs.get(self._job_id)
-        errors = _by(await self._rows("intervals of rewards", _ERRORS, 100_000), "step")
-        steps = tuple(_step(row, errors) for row in await self._rows("steps", _STEPS, 100_000))
-        workers = tuple(await self._rows("workers", _WORKERS, 1000))
-        events = tuple(_event(row) for row in await self._rows("events", _EVENTS, 1000))
+        errors = _by(await self._rows("intervals of rewards", questions.ERRORS, 100_000), "step")
+        steps = tuple(_step(row, errors) for row in await self._rows("steps", questions.STEPS, 100_000))
+        workers = tuple(await self._rows("workers", questions.WORKERS, 1000))
+        events = tuple(_event(row) for row in await self._rows("events", questions.EVENTS, 1000))
         return Material(
             job=job,
             job_file=job_file,
@@ -170,7 +142,7 @@ class Gatherer:
         return table.records()
 
     async def _episodes(self, job: Job) -> dict[str, tuple[Episode, ...]]:
-        rows = await self._rows("trajectories", _SAMPLES, 100_000)
+        rows = await self._rows("trajectories", questions.SAMPLES, 100_000)
         chosen = {domain: choose(own) for domain, own in _by(rows, "domain").items()}
         if not chosen:
             return {}
