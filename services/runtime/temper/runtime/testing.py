@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from temper.runtime import embedded, topology
+from temper.runtime.blobs import BlobStore
 from temper.runtime.bus.memory import MemoryBus
 from temper.runtime.bus.nats import Credentials, NatsBus
 from temper.runtime.clock import FakeClock
@@ -39,7 +40,9 @@ class MemoryPlatform:
     clock: FakeClock
     """Turned by `advance`."""
     directory: Path
-    """Empty, for a blob store or a data directory."""
+    """Empty, for a data directory."""
+    blobs: BlobStore
+    """Object storage in a directory beside it."""
 
 
 @pytest.fixture
@@ -50,10 +53,13 @@ def fake_clock() -> FakeClock:
 
 @pytest_asyncio.fixture
 async def memory_platform(fake_clock: FakeClock, tmp_path: Path) -> AsyncIterator[MemoryPlatform]:
-    """Bus, log and clock of a platform inside the test."""
+    """Bus, log, objects and clock of a platform inside the test."""
     bus = MemoryBus(fake_clock, name="test/1")
     await bus.connect()
-    yield MemoryPlatform(bus, MemoryLog(fake_clock), fake_clock, tmp_path)
+    directory = tmp_path / "data"
+    directory.mkdir()
+    blobs = BlobStore(f"file://{tmp_path / 'objects'}")
+    yield MemoryPlatform(bus, MemoryLog(fake_clock), fake_clock, directory, blobs)
     await bus.close()
 
 
