@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -152,7 +153,10 @@ class Peers:
         for index, wish in enumerate(request.wishes):
             if wish.name in self.refused_envs:
                 raise Rejected(self.refused_envs[wish.name], field=f"wishes[{index}].name")
-        return ResolveEnvironmentsResponse(envs=[env(wish.name) for wish in request.wishes])
+        envs = [env(wish.name) for wish in request.wishes]
+        for each in envs:
+            each.digest = digest_of(each.name)
+        return ResolveEnvironmentsResponse(envs=envs)
 
     # ------------------------------------------------------------ trainer
     async def _train(self) -> None:
@@ -261,6 +265,11 @@ async def assert_balanced(scheduler: Scheduler, peers: Peers, job_id: str) -> No
     assert progress.groups_consumed + sum(progress.groups_dropped.values()) == books.next_index
     trained = peers.trainers[job_id].trained
     assert len(trained) == len(set(trained)) == progress.groups_consumed
+
+
+def digest_of(name: str) -> str:
+    """A digest for each environment."""
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 async def raised(call: Awaitable[object]) -> TemperError:

@@ -7,12 +7,13 @@ import random
 
 import pytest
 import pytest_asyncio
-from tests.platform.scheduling import World, assert_balanced, raised
-from tests.unit.scheduler.jobs import demo_phase, policy_phase, spec
+from tests.platform.scheduling import World, assert_balanced, digest_of, raised
+from tests.unit.scheduler.jobs import demo_phase, env, policy_phase, spec
 
 from temper.api.common.v1.common_pb2 import Purpose
 from temper.api.job.v1 import job_pb2
 from temper.api.job.v1.job_pb2 import Job, JobEvent, JobState
+from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
 from temper.runtime.errors import Conflict, Rejected
 from temper.scheduler.transitions import CANCELLED, FAILED, PAUSED, RUNNING, SUCCEEDED, name_of
 
@@ -387,3 +388,48 @@ async def test_a_job_that_cannot_be_driven_is_paused_with_the_cause_and_leaves_o
     paused = await second.job(sick.id)
     assert (done.state, paused.state) == (SUCCEEDED, PAUSED)
     assert "cannot drive" in paused.reason
+
+
+async def quarantine(world, name, state):
+    record = EnvironmentRecord(env=env(name), state=state, reason="it leaks its answers")
+    record.env.digest = digest_of(name)
+    key = f"{name.replace('/', '.')}.1.0.0"
+    await (await world.platform.bus.kv("environments")).put(key, record.SerializeToString())
+
+
+async def test_a_quarantined_environment_is_mixed_no_more_and_its_groups_are_revoked(world):
+    scheduler = await world.scheduler("scheduler/a")
+    job = await scheduler.create(spec(phases=[policy_phase(steps=20)]))
+    while (await scheduler.job(job.id)).state != RUNNING or not world.peers.trainers[job.id].record.step:
+        await world.clock.advance(0.1)
+    world.peers.rolling = False
+    await world.pass_time(2.0)
+    await quarantine(world, "calc", EnvironmentState.ENVIRONMENT_STATE_QUARANTINED)
+    await world.pass_time(2.0)
+    calc = (await scheduler.job(job.id)).progress.domain_groups["calc"]
+    world.peers.rolling = True
+    done = await world.until_over(scheduler, job.id)
+    assert done.state == SUCCEEDED
+    assert done.progress.domain_groups["calc"] == calc
+    await assert_balanced(scheduler, world.peers, job.id)
+    notices = [each.notice for each in await facts(world, job.id) if each.HasField("notice")]
+    assert [each.code for each in notices] == ["environment_quarantined"]
+    assert "it leaks its answers" in notices[0].message
+
+
+async def test_a_lifted_quarantine_mixes_again(world):
+    scheduler = await world.scheduler("scheduler/a")
+    job = await scheduler.create(spec(phases=[policy_phase(steps=12)]))
+    await quarantine(world, "calc", EnvironmentState.ENVIRONMENT_STATE_QUARANTINED)
+    await quarantine(world, "rg/chain_sum", EnvironmentState.ENVIRONMENT_STATE_QUARANTINED)
+    await world.pass_time(5.0)
+    assert "every environment of the mix" in (await scheduler.job(job.id)).reason
+    assert not (await scheduler.job(job.id)).progress.groups_published
+    await quarantine(world, "calc", EnvironmentState.ENVIRONMENT_STATE_CHECKING)
+    await world.pass_time(2.0)
+    assert not (await scheduler.job(job.id)).progress.groups_published
+    await quarantine(world, "calc", EnvironmentState.ENVIRONMENT_STATE_ADMITTED)
+    done = await world.until_over(scheduler, job.id)
+    assert done.state == SUCCEEDED
+    assert set(done.progress.domain_groups) == {"calc"}
+    assert done.reason == ""

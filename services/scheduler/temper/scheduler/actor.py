@@ -14,28 +14,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 
 from temper.api.job.v1.platform_pb2 import Presence
-from temper.api.qa.v1.qa_pb2 import EnvironmentWish, ResolveEnvironmentsRequest, ResolveEnvironmentsResponse
+from temper.api.qa.v1.qa_pb2 import (
+    EnvironmentWish,
+    ResolveEnvironmentsRequest,
+    ResolveEnvironmentsResponse,
+)
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 from temper.runtime.actor import Actor, ActorRef, handles
-from temper.runtime.bus.base import Entry
 from temper.runtime.errors import Rejected, Stale, TemperError, Unavailable
-from temper.runtime.log.base import LogRecord, Token
 from temper.runtime.telemetry import get_logger
 from temper.runtime.topology import rpc
 from temper.scheduler import transitions
 from temper.scheduler.alarm import Alarm
 from temper.scheduler.facts import JobFacts
+from temper.scheduler.feeds import POLICIES, TRAJECTORIES, Feeds
 from temper.scheduler.letters import Letters
 from temper.scheduler.progress import Meter, compose
 from temper.scheduler.publication import Publication
 from temper.scheduler.signals import (
     Announce,
     Effect,
+    EnvironmentSeen,
     GroupSeen,
     Issue,
     JobSeen,
@@ -43,6 +46,7 @@ from temper.scheduler.signals import (
     Refused,
     Resolve,
     Resolved,
+    Revoke,
     Signal,
     StartTrainer,
     Tick,
@@ -51,8 +55,6 @@ from temper.scheduler.state import JobMachine
 from temper.scheduler.store import Books, merge, persistently
 from temper.scheduler.surroundings import Surroundings, presences
 
-TRAJECTORIES, POLICIES = "trajectories", "policies"
-_READ_RECORDS, _READ_S = 200, 2.0
 RESOLVE_AGAIN_S = 2.0  # pause before qa is asked again
 
 
@@ -76,6 +78,7 @@ class JobActor(Actor):
         self._id, self._fence, self._around, self._ended = job_id, fence, around, ended
         self._publication = Publication(around, job_id, fence)
         self._letters = Letters(around, job_id)
+        self._feeds = Feeds(around, job_id, self._post)
         self._alarm = Alarm(around.config.jobs, around.clock.monotonic())
         self._meter = Meter()
         self._present: Sequence[Presence] = ()  # as of the last beat
@@ -89,8 +92,9 @@ class JobActor(Actor):
         try:
             await self._open()
             async with asyncio.TaskGroup() as self._tasks:
-                for feed in (self._feed_beats, self._feed_policies, self._feed_trajectories):
-                    self._tasks.create_task(feed())
+                self._tasks.create_task(self._beat_for_ever())
+                for feed in self._feeds.all(self._machine.facts.log_token):
+                    self._tasks.create_task(feed)
                 await super().run(ref)
         except* Stale as replaced:
             self._log.warning("job.replaced", reason=str(replaced.exceptions[0]))
@@ -121,38 +125,16 @@ class JobActor(Actor):
 
     async def _catch_up(self) -> None:
         """Read what was logged while nobody drove the job, so that finished groups are not published again."""
-        facts, log = self._machine.facts, self._around.log
-        end = await persistently(self._around.clock, lambda: log.end(TRAJECTORIES, self._id))
+        facts = self._machine.facts
+        end = await persistently(self._around.clock, lambda: self._around.log.end(TRAJECTORIES, self._id))
         while end is not None and facts.log_token != end:
-            records = await persistently(self._around.clock, lambda: self._read(facts.log_token))
+            records = await self._feeds.read(facts.log_token)
             if not records:
                 return
             for record in records:
                 facts.take_group(record.message(GroupRecord), record.token)
 
-    # ------------------------------------------------------------ feeds
-    async def _feed_policies(self) -> None:
-        bucket = await persistently(self._around.clock, lambda: self._around.bus.kv(POLICIES))
-        async with aclosing(bucket.watch(self._id)) as changes:
-            async for item in changes:
-                if isinstance(item, Entry) and item.key == self._id:
-                    await self._post(PolicySeen(PolicyRecord.FromString(item.value)))
-
-    async def _feed_trajectories(self) -> None:
-        token = self._machine.facts.log_token
-        while True:
-            records = await persistently(self._around.clock, lambda token=token: self._read(token))
-            if records:
-                token = records[-1].token
-                await self._post(*(GroupSeen(each.message(GroupRecord), each.token) for each in records))
-
-    async def _read(self, token: str) -> list[LogRecord]:
-        after = Token(token) if token else None
-        return await self._around.log.read(
-            TRAJECTORIES, key=self._id, after=after, max_records=_READ_RECORDS, timeout_s=_READ_S
-        )
-
-    async def _feed_beats(self) -> None:
+    async def _beat_for_ever(self) -> None:
         await self._post(Tick())
         while True:
             await self._around.clock.sleep(self._around.config.jobs.beat_s)
@@ -172,7 +154,8 @@ class JobActor(Actor):
                 self._meter.observe(signal.record, self._version, now)
             elif isinstance(signal, PolicySeen):
                 self._meter.observe_step(signal.record.step, now)
-        self._alarm.progress(self._around.clock.monotonic())
+        if not all(isinstance(signal, EnvironmentSeen) for signal in batch.signals):
+            self._alarm.progress(self._around.clock.monotonic())
         await self._decide(batch.signals)
 
     @handles(Beat)
@@ -243,6 +226,8 @@ class JobActor(Actor):
                     await self._publication.training(self._machine.facts.job)
                 case Issue(commands):
                     await self._publication.groups(commands)
+                case Revoke(commands):
+                    await self._publication.revocations(commands)
                 case Announce(key, payload):
                     await persistently(
                         self._around.clock,

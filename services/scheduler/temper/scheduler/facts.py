@@ -48,6 +48,7 @@ class JobFacts:
         self.trainer_told = False
         self.first_index: dict[int, int] = {}  # phase -> index of its first group
         self.late = 0  # groups that were in flight when training had finished
+        self._quarantined: set[str] = set()  # digests seen; a new activation sees them again
         self.changed = True  # whether `save` would differ from what was last saved
         self.fence = fence
         self._eval_samples = eval_samples_per_group
@@ -57,6 +58,8 @@ class JobFacts:
         """Variants of the domains, in their order."""
         for domain, env in zip(self.job.spec.domains, envs, strict=True):
             domain.resolved.CopyFrom(env)
+        late = {each.name for each in self.job.spec.domains if each.resolved.digest in self._quarantined}
+        self._withdraw(self.sampler.withdrawn | late)
 
     def take_policy(self, record: PolicyRecord) -> None:
         """Settled ranges only grow; progress is the newest seen (a resumed trainer repeats older records)."""
@@ -91,6 +94,20 @@ class JobFacts:
             self.job.spec.CopyFrom(job.spec)
             self.sampler.reconfigure(job.spec)
             self.changed = True
+
+    def take_environment(self, digest: str, *, withdrawn: bool) -> None:
+        """Domains of a quarantined variant are not drawn; those of a lifted one are drawn again."""
+        if withdrawn:
+            self._quarantined.add(digest)
+        else:
+            self._quarantined.discard(digest)
+        concerned = {each.name for each in self.job.spec.domains if each.resolved.digest == digest}
+        known = self.sampler.withdrawn
+        self._withdraw(known | concerned if withdrawn else known - concerned)
+
+    def _withdraw(self, domains: frozenset[str]) -> None:
+        self.changed = self.changed or domains != self.sampler.withdrawn
+        self.sampler.withdraw(domains)
 
     # ------------------------------------------------------------ questions
     @property

@@ -47,13 +47,13 @@ class Letters:
             return []  # not one of ours: no group is waiting for it
         if not facts.awaits(command):
             return []
-        record = poison_record(command, self._around.clock.now())
+        record = drop_record(command, DropReason.DROP_REASON_POISON, self._around.clock.now())
         await self._around.log.append("trajectories", self._job_id, record, id=command.group_id)
         text = f"group {command.group_id} of {command.domain} was given up: {letter.reason}"
         return [notice("warning", "group_poisoned", text, key=command.group_id)]
 
 
-def poison_record(command: GroupCommand, now: float) -> GroupRecord:
+def drop_record(command: GroupCommand, reason: DropReason, now: float) -> GroupRecord:
     """The record of a group that never ran to its end."""
     return GroupRecord(
         job_id=command.job_id,
@@ -64,7 +64,7 @@ def poison_record(command: GroupCommand, now: float) -> GroupRecord:
         domain=command.domain,
         env=command.env,
         split=command.split,
-        drop_reason=DropReason.DROP_REASON_POISON,
+        drop_reason=reason,
         worker="scheduler",
         published_at=command.published_at,
         finished_at=timestamp(now),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from temper.api.common.v1.common_pb2 import Purpose
+from temper.api.common.v1.common_pb2 import DropReason, Purpose
 from temper.api.job.v1.job_pb2 import Job
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand
 from temper.api.trainer.v1.trainer_pb2 import StartTraining
 from temper.runtime.topology import cmd
+from temper.scheduler.letters import drop_record
 from temper.scheduler.store import persistently
 from temper.scheduler.surroundings import Surroundings
+
+_AT_ONCE = 64  # commands in flight to the broker: an acknowledgement costs a round trip
 
 
 class Publication:
@@ -20,17 +24,31 @@ class Publication:
         self._around, self._job_id, self._fence = around, job_id, fence
 
     async def groups(self, commands: Sequence[GroupCommand], *, again: int = 0) -> None:
-        """Publish groups in order; `again` > 0 is the how-manieth time that lost ones are published anew."""
-        subject = cmd("rollout", self._job_id)
+        """Publish groups in order; `again` > 0 counts the times that lost ones are published anew."""
+        for start in range(0, len(commands), _AT_ONCE):
+            batch = commands[start : start + _AT_ONCE]
+            await asyncio.gather(*(self._group(command, again) for command in batch))
+
+    async def _group(self, command: GroupCommand, again: int) -> None:
+        name = f"{command.group_id}~{again}" if again else command.group_id
+        await persistently(
+            self._around.clock,
+            lambda: self._around.bus.command(
+                cmd("rollout", self._job_id), command, id=name, fence=self._fence, about=self._job_id
+            ),
+        )
+        self._around.metrics.groups.labels(Purpose.Name(command.purpose)).inc()
+
+    async def revocations(self, commands: Sequence[GroupCommand]) -> None:
+        """Settle groups of a withdrawn environment by a record; a worker's later one has the same id, and is no news."""
         for command in commands:
-            name = f"{command.group_id}~{again}" if again else command.group_id
+            record = drop_record(command, DropReason.DROP_REASON_REVOKED, self._around.clock.now())
             await persistently(
                 self._around.clock,
-                lambda command=command, name=name: self._around.bus.command(
-                    subject, command, id=name, fence=self._fence, about=self._job_id
+                lambda record=record: self._around.log.append(
+                    "trajectories", self._job_id, record, id=record.group_id
                 ),
             )
-            self._around.metrics.groups.labels(Purpose.Name(command.purpose)).inc()
 
     async def training(self, job: Job) -> None:
         """Ask a trainer to train the job."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +34,13 @@ class Sampler:
         self._kinds: dict[str, tuple[str, int]] = {}
         self._issued: dict[str, int] = {}
         self._frontier: dict[str, int] = {}
+        self._withdrawn: set[str] = set()
         self._configure(spec)
 
     def _configure(self, spec: JobSpec) -> None:
-        self._mixer = Mixer({domain.name: domain.share for domain in spec.domains}, spec.seed)
+        self._seed = spec.seed
+        self._shares = {domain.name: domain.share for domain in spec.domains}
+        self._remix()
         for domain in spec.domains:
             kind = (domain.curriculum, domain.train_tasks)
             if self._kinds.get(domain.name) != kind:
@@ -46,11 +49,33 @@ class Sampler:
                 )
                 self._kinds[domain.name] = kind
 
+    def _remix(self) -> None:
+        """A mixer over the domains that may be drawn; None if all were withdrawn."""
+        mixed = {name: share for name, share in self._shares.items() if name not in self._withdrawn}
+        self._mixer = Mixer(mixed, self._seed) if mixed else None
+
+    def withdraw(self, domains: Iterable[str]) -> None:
+        """Never draw these domains until another call names others; deficits of the rest restart from zero."""
+        if set(domains) != self._withdrawn:
+            self._withdrawn = set(domains)
+            self._remix()
+
+    @property
+    def withdrawn(self) -> frozenset[str]:
+        """Domains that are not drawn."""
+        return frozenset(self._withdrawn)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw from."""
+        return self._mixer is None
+
     def reconfigure(self, spec: JobSpec) -> None:
         """Take over changed domains: deficits restart, the other domains' frontiers stay where they are."""
-        before = self._mixer.state()
+        before = self._mixer.state() if self._mixer else None
         self._configure(spec)
-        self._mixer.resume(before)
+        if self._mixer and before:
+            self._mixer.resume(before)
 
     @property
     def issued(self) -> dict[str, int]:
@@ -64,6 +89,7 @@ class Sampler:
 
     def draw(self, tasks: int) -> Draw:
         """The next group, of `tasks` tasks of one domain."""
+        assert self._mixer is not None, "asked for a group although every domain is withdrawn"
         domain = self._mixer.draw()
         drawn = tuple(self._curricula[domain].draw() for _ in range(tasks))
         self._issued[domain] = self._issued.get(domain, 0) + 1
@@ -78,7 +104,8 @@ class Sampler:
     def state(self) -> dict[str, Any]:
         """JSON-serialisable; `resume` continues exactly here."""
         return {
-            "mixer": self._mixer.state(),
+            "mixer": self._mixer.state() if self._mixer else None,
+            "withdrawn": sorted(self._withdrawn),
             "curricula": {
                 name: {"kind": list(self._kinds[name]), **each.state()}
                 for name, each in self._curricula.items()
@@ -90,7 +117,9 @@ class Sampler:
     def resume(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; a domain whose curriculum was changed meanwhile starts afresh."""
         try:
-            self._mixer.resume(state["mixer"])
+            self.withdraw(state["withdrawn"])
+            if self._mixer and state["mixer"]:
+                self._mixer.resume(state["mixer"])
             for name, saved in state["curricula"].items():
                 if name in self._curricula and tuple(saved["kind"]) == self._kinds[name]:
                     self._curricula[name].resume(saved)

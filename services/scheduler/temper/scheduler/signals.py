@@ -1,7 +1,7 @@
 """What goes into a job's state machine, and what comes out of it. Plain values; nothing here does anything.
 
-in     Resolved, Refused, PolicySeen, GroupSeen, JobSeen, TrainerLost, Tick
-out    Resolve, StartTrainer, Issue, Announce
+in     Resolved, Refused, PolicySeen, GroupSeen, JobSeen, EnvironmentSeen, TrainerLost, Tick
+out    Resolve, StartTrainer, Issue, Revoke, Announce
 """
 
 from __future__ import annotations
@@ -57,6 +57,18 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentSeen:
+    """A value of KV `environments`. Example: `EnvironmentSeen("ab…", withdrawn=True, reason="leaks answers")`."""
+
+    digest: str
+    """The variant."""
+    withdrawn: bool
+    """Whether it is quarantined."""
+    reason: str
+    """Why, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerLost:
     """The command to train is among the dead letters: no trainer will take it again."""
 
@@ -69,7 +81,7 @@ class Tick:
     """Nothing happened for a while. Example: `Tick()`."""
 
 
-Signal = Resolved | Refused | PolicySeen | GroupSeen | JobSeen | TrainerLost | Tick
+Signal = Resolved | Refused | PolicySeen | GroupSeen | JobSeen | EnvironmentSeen | TrainerLost | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,14 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
+class Revoke:
+    """Settle groups that nobody has finished: their environment was withdrawn. Example: `Revoke((command,))`."""
+
+    commands: tuple[GroupCommand, ...]
+    """Published, and without a record."""
+
+
+@dataclass(frozen=True, slots=True)
 class Announce:
     """Tell everybody. Example: `Announce("state/RUNNING", StateChanged(…))`."""
 
@@ -100,4 +120,4 @@ class Announce:
     """What happened."""
 
 
-Effect = Resolve | StartTrainer | Issue | Announce
+Effect = Resolve | StartTrainer | Issue | Revoke | Announce

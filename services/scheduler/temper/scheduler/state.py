@@ -20,6 +20,7 @@ from temper.scheduler.points import AFTER, BEFORE
 from temper.scheduler.signals import (
     Announce,
     Effect,
+    EnvironmentSeen,
     GroupSeen,
     Issue,
     JobSeen,
@@ -27,6 +28,7 @@ from temper.scheduler.signals import (
     Refused,
     Resolve,
     Resolved,
+    Revoke,
     Signal,
     StartTrainer,
     Tick,
@@ -74,9 +76,15 @@ class JobMachine:
         match signal:
             case Resolved(envs):
                 self._resolving = False
+                before = self.facts.sampler.withdrawn
                 self.facts.take_envs(envs)
+                self._remixed(before, "while it was being admitted")
             case Refused(reason):
                 self._move(FAILED, now, reason)
+            case EnvironmentSeen(digest, withdrawn, reason):
+                before = self.facts.sampler.withdrawn
+                self.facts.take_environment(digest, withdrawn=withdrawn)
+                self._remixed(before, reason)
             case TrainerLost(reason):
                 self._move(FAILED, now, f"no trainer could take the job: {reason}")
             case PolicySeen(record):
@@ -96,6 +104,25 @@ class JobMachine:
                 f"training resumed from a snapshot at step {record.step} on {record.trainer or 'a trainer'}"
             )
             self._effects.append(notice("warning", "trainer_recovered", text, key=str(record.recoveries)))
+
+    def _remixed(self, before: frozenset[str], reason: str) -> None:
+        """Tell which domains are mixed no more, or again; what nobody has finished of the former is revoked."""
+        facts = self.facts
+        gone, back = facts.sampler.withdrawn - before, before - facts.sampler.withdrawn
+        if gone:
+            rest = ", and no domain is left to mix" if facts.sampler.empty else ""
+            text = f"the environment of {', '.join(sorted(gone))} is quarantined{rest}: {reason}"
+            self._effects.append(notice("warning", "environment_quarantined", text, key=self._moment(gone)))
+        if back:
+            text = f"the environment of {', '.join(sorted(back))} is admitted again"
+            self._effects.append(notice("info", "environment_lifted", text, key=self._moment(back)))
+            facts.job.reason = ""
+        revoked = tuple(each for each in facts.ledger.outstanding() if each.domain in gone)
+        if revoked:
+            self._effects.append(Revoke(revoked))
+
+    def _moment(self, domains: frozenset[str]) -> str:
+        return f"{'/'.join(sorted(domains))}/{self.facts.ledger.published}"
 
     # ------------------------------------------------------------ rules
     def _advance(self, now: float) -> None:
@@ -170,7 +197,9 @@ class JobMachine:
     def _issue(self, record: PolicyRecord, now: float) -> None:
         """Spend every free credit of the phase that takes the next step."""
         where = self.facts.where(record)
-        if where.phase >= len(self.facts.job.spec.phases):
+        if self.facts.sampler.empty:
+            self.facts.job.reason = "every environment of the mix is quarantined"
+        if where.phase >= len(self.facts.job.spec.phases) or self.facts.sampler.empty:
             return
         phase = self.facts.job.spec.phases[where.phase]
         credit = Credits(phase.max_staleness, phase.groups_per_step)

@@ -63,6 +63,8 @@ def _unfinished(facts: JobFacts, waits: Waiting) -> str:
             return "qa is still checking the job's environments"
         case "trainer" if facts.job.state == JobState.JOB_STATE_STARTING:
             return "no trainer has published the initial policy yet"
+        case "trainer" if facts.sampler.empty and not facts.ledger.in_flight:
+            return "every environment of the mix is quarantined"
         case "trainer":
             return f"the trainer has not settled {facts.ledger.waiting_for_trainer()} finished groups"
         case _ if facts.points.pending():
