@@ -194,6 +194,26 @@ async def test_draining_ends_every_session_and_takes_no_new_one(tmp_path: Path) 
         await acquire(made.host, "c")
 
 
+async def test_a_command_that_will_not_end_does_not_hold_up_a_drain(tmp_path: Path) -> None:
+    made, clock = world(tmp_path)
+    await acquire(made.host)
+
+    async def endless(_: Sandbox) -> CommandResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    asker = asyncio.create_task(made.host.run("a", "c", endless))
+    draining = asyncio.create_task(made.host.drain())
+    await clock.advance(9.0)
+    assert not draining.done()
+    await clock.advance(2.0)
+    await draining
+    assert made.fake.live == set()
+    asker.cancel()
+    for task in made.host._commands.values():
+        task.cancel()
+
+
 async def test_a_warm_sandbox_is_handed_out_once_and_replaced_by_a_fresh_one(tmp_path: Path) -> None:
     made, _ = world(tmp_path, warm=2)
     filler = asyncio.create_task(made.pool.fill())

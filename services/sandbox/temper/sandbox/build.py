@@ -47,7 +47,13 @@ async def build(context: Context[SandboxConfig]) -> None:
     recorder = Recorder(context.log, context.clock, metrics)
     limits: Limits = config.limits.build()
     pool = WarmPool(backend, limits, config.warm)
-    settings = Settings(config.slots, config.lease_s, config.admission_wait_s, config.reap_every_s)
+    settings = Settings(
+        config.slots,
+        config.lease_s,
+        config.admission_wait_s,
+        config.reap_every_s,
+        config.drain_timeout_s / 2,  # the other half is for destroying and flushing
+    )
     host = SandboxHost(
         context.instance_id,
         backend,

@@ -8,7 +8,7 @@ for the same task or gets its kept result.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class Settings:
     """Seconds a new session waits for a slot."""
     reap_every_s: float = 1.0
     """Seconds between two looks for overdue leases."""
+    drain_s: float = 10.0
+    """Seconds that running commands get when the host drains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +253,13 @@ class SandboxHost:
                 await self.end(name, End.REAPED)
 
     async def drain(self) -> None:
-        """Take no new session, let running commands end, then end every session."""
+        """Take no new session, give running commands their time, then end every session."""
         self.sessions.drain()
         self._freed.set()
-        pending: list[Coroutine[Any, Any, Any] | asyncio.Task[Any]] = list(self._commands.values())
-        await asyncio.gather(*pending, *self._creating.values(), return_exceptions=True)
+        running: list[asyncio.Task[Any]] = [*self._commands.values(), *self._creating.values()]
+        with contextlib.suppress(TimeoutError):
+            async with self._clock.timeout(self._settings.drain_s):
+                await asyncio.gather(*(asyncio.shield(task) for task in running), return_exceptions=True)
         for session in self.sessions:
             with contextlib.suppress(Unavailable):
                 await self.end(session.name, End.DRAINED)
