@@ -20,7 +20,8 @@ from temper.runtime.log.memory import MemoryLog
 from temper.trainer.config import TrainerConfig, WorkerConfig
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.metrics import TrainerMetrics
-from temper.trainer.session import Session, Surroundings
+from temper.trainer.session import Session
+from temper.trainer.surroundings import Surroundings
 
 JOB = "job7"
 

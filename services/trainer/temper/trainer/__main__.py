@@ -12,7 +12,7 @@ async def build(context: Context[TrainerConfig]) -> None:
     """Wire the service. Torch is imported when the first job comes."""
     from temper.trainer.actor import TrainerActor
     from temper.trainer.metrics import TrainerMetrics
-    from temper.trainer.session import Surroundings
+    from temper.trainer.surroundings import Surroundings
 
     around = Surroundings(
         config=context.config,

@@ -25,7 +25,8 @@ from temper.trainer.engine import make_engine
 from temper.trainer.engine.base import Engine
 from temper.trainer.patience import Patience
 from temper.trainer.reports import timestamp
-from temper.trainer.session import Session, Surroundings
+from temper.trainer.session import Session
+from temper.trainer.surroundings import Surroundings
 
 SERVICE, JOBS = "trainer", "jobs"
 OVER = (JobState.JOB_STATE_CANCELLED, JobState.JOB_STATE_FAILED, JobState.JOB_STATE_SUCCEEDED)

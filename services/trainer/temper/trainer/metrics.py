@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from temper.trainer.reports import StepFacts, Timing
+
 
 class TrainerMetrics:
     """All series of one process."""
@@ -39,3 +41,17 @@ class TrainerMetrics:
         self.recoveries = Counter(
             "temper_trainer_recoveries_total", "Restarts from a snapshot.", registry=registry
         )
+
+    def count_step(self, facts: StepFacts, timing: Timing) -> None:
+        """Book one finished step."""
+        self.steps.labels("skipped" if facts.outcome.skipped else "trained").inc()
+        self.groups.labels("consumed").inc(len(facts.groups))
+        self.tokens.inc(facts.outcome.tokens)
+        self.step_seconds.observe(timing.compute)
+        for activity in ("wait", "data", "compute", "publish"):
+            self.seconds.labels(activity).inc(getattr(timing, activity))
+        for sample in facts.samples:
+            if not sample.valid:
+                self.masked.labels(sample.reason).inc()
+        if facts.outcome.skipped:
+            self.alarms.labels("step_skipped").inc()

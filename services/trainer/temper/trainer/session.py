@@ -13,22 +13,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TypeVar
 
 from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StartTraining, TrainingState
-from temper.runtime.blobs import BlobStore
-from temper.runtime.bus.base import Bus
-from temper.runtime.clock import Clock
-from temper.runtime.log.base import EventLog
 from temper.runtime.telemetry import get_logger
 from temper.trainer.book import BUCKET, PolicyBook
-from temper.trainer.config import TrainerConfig
 from temper.trainer.engine.base import Engine, StepOutcome
 from temper.trainer.feed import Feed
 from temper.trainer.keeper import Keeper
-from temper.trainer.metrics import TrainerMetrics
+from temper.trainer.mismatch import MismatchWatch
 from temper.trainer.origin import Origin
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
@@ -37,24 +32,12 @@ from temper.trainer.reports import Standing, StepFacts, Timing, policy_record, s
 from temper.trainer.samples import Batch, Sample, scores
 from temper.trainer.snapshot import Snapshot, Snapshots
 from temper.trainer.state import Arrival
+from temper.trainer.surroundings import Surroundings
 from temper.trainer.weights import Publisher
 
 T = TypeVar("T")
 
 OVER = (TrainingState.TRAINING_STATE_FINISHED, TrainingState.TRAINING_STATE_FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a session touches outside itself."""
-
-    config: TrainerConfig
-    bus: Bus
-    log: EventLog
-    blobs: BlobStore
-    clock: Clock
-    metrics: TrainerMetrics
-    instance: str
 
 
 class Session:
@@ -71,6 +54,7 @@ class Session:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"train-{self._job}")
         self._snapshots = Snapshots(around.blobs, self._job, keep=around.config.snapshots.keep)
         self._keeper = Keeper(self._snapshots, around.metrics)
+        self._mismatch = MismatchWatch()
         self._news = asyncio.Event()
         self._stopping = False
         self._started = around.clock.monotonic()
@@ -182,7 +166,7 @@ class Session:
         if samples is None:
             return
         fetched = self._clock.monotonic()
-        outcome = await self._in_thread(lambda: self._compute(phase, samples))
+        outcome = self._watched(await self._in_thread(lambda: self._compute(phase, samples)))
         computed = self._clock.monotonic()
         groups = [self._feed.group(arrival) for arrival in taken]
         staleness = [self._ledger.staleness(arrival) for arrival in taken]
@@ -222,6 +206,16 @@ class Session:
         batch = Batch(samples, phase.algorithm.advantages(scores(samples), phase.settings))
         return self._engine.step(batch, phase.algorithm, phase.settings, phase.tuned(self._ledger.phase_step))
 
+    def _watched(self, outcome: StepOutcome) -> StepOutcome:
+        """The outcome with the trend of the mismatch, after raising the alarm if there is one."""
+        trend = self._mismatch.add(outcome.metrics)
+        if problem := self._mismatch.alarm():
+            self._around.metrics.alarms.labels("mismatch").inc()
+            self._log.warning(
+                "trainer.mismatch", problem=problem, hint="do rollout and trainer compute alike?"
+            )
+        return replace(outcome, metrics={**outcome.metrics, **trend})
+
     async def _commit(
         self, taken: Sequence[Arrival], facts: StepFacts, phase: PhasePlan, spent: tuple[float, float, float]
     ) -> None:
@@ -238,7 +232,9 @@ class Session:
         await self._append(facts, phase, timing)
         if not self._announced:
             await self._tell()
-        self._count(facts, timing)
+        self._around.metrics.count_step(facts, timing)
+        if facts.outcome.skipped:
+            self._log.warning("trainer.step_skipped", step=self._ledger.step, reason=facts.outcome.skipped)
         await self._keeper.after_step(phase.snapshot_every, self._cut)
 
     @property
@@ -298,18 +294,3 @@ class Session:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def _count(self, facts: StepFacts, timing: Timing) -> None:
-        metrics = self._around.metrics
-        metrics.steps.labels("skipped" if facts.outcome.skipped else "trained").inc()
-        metrics.groups.labels("consumed").inc(len(facts.groups))
-        metrics.tokens.inc(facts.outcome.tokens)
-        metrics.step_seconds.observe(timing.compute)
-        for activity in ("wait", "data", "compute", "publish"):
-            metrics.seconds.labels(activity).inc(getattr(timing, activity))
-        for sample in facts.samples:
-            if not sample.valid:
-                metrics.masked.labels(sample.reason).inc()
-        if facts.outcome.skipped:
-            metrics.alarms.labels("step_skipped").inc()
-            self._log.warning("trainer.step_skipped", step=self._ledger.step, reason=facts.outcome.skipped)

@@ -57,6 +57,8 @@ class LossTerms:
     """This micro-batch's share of the step's loss: shares add up."""
     sums: Mapping[str, Tensor]
     """Sums over tokens of metrics that the caller divides by the global token count."""
+    maxima: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Largest values over tokens."""
 
 
 @dataclass(frozen=True, slots=True)

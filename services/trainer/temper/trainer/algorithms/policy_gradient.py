@@ -78,7 +78,8 @@ def compose(policy: Policy) -> Loss:
             sequences=tokens.totals.sequences,
             horizon=settings["horizon"],
         )
-        return LossTerms(total, _metrics(tokens, per_token, log_w.detach(), log_rho))
+        sums = _metrics(tokens, per_token, log_w.detach(), log_rho)
+        return LossTerms(total, sums, {"mismatch_max": log_rho.abs().max()})
 
     return loss
 

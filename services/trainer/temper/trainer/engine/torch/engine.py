@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from temper.runtime.errors import Rejected
-from temper.trainer import tensors
-from temper.trainer.algorithms.base import Algorithm, Settings, TokenBatch, Totals
+from temper.trainer.algorithms.base import Algorithm, LossTerms, Settings, TokenBatch, Totals
 from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, StepOutcome
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.model import Decoder, parse_config
@@ -38,14 +37,17 @@ class _Sums:
     loss: float = 0.0
     grad_norm: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict[str, float])
+    maxima: dict[str, float] = field(default_factory=dict[str, float])
     tokens: int = 0
     total_tokens: int = 0
     updates: int = 0
     skipped: list[str] = field(default_factory=list[str])
 
-    def add(self, terms: Mapping[str, tensors.Tensor]) -> None:
-        for name, value in terms.items():
+    def add(self, terms: LossTerms) -> None:
+        for name, value in terms.sums.items():
             self.metrics[name] = self.metrics.get(name, 0.0) + float(value.item())
+        for name, value in terms.maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, 0.0), float(value.item()))
 
 
 class TorchEngine:
@@ -197,7 +199,7 @@ class TorchEngine:
             share: Any = terms.loss
             share.backward()
             loss += float(share.item())
-            sums.add(terms.sums)
+            sums.add(terms)
             sums.total_tokens += packed.tokens
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm))
         sums.tokens += totals.tokens
@@ -256,11 +258,17 @@ def _updates(batch: Batch, chosen: Sequence[int], mini_batches: int, epochs: int
 
 
 def _report(sums: _Sums, lr: float) -> dict[str, float]:
-    """Means over tokens; effective sample size and χ² of rho = π_old/μ where the algorithm reports rho."""
+    """Means over tokens; effective sample size and χ² of rho = π_old/μ where the algorithm reports rho.
+
+    ``kl`` estimates KL(μ ‖ π_old) without bias: k3 on samples of μ.
+    """
     count = max(1, sums.tokens)
     metrics = {name: value / count for name, value in sums.metrics.items() if not name.startswith("rho_")}
+    metrics |= sums.maxima
     if sums.metrics.get("rho_square"):
         square, total = sums.metrics["rho_square"], sums.metrics["rho_sum"]
+        metrics["kl"] = metrics["mismatch_k3"]
+        metrics["perplexity_ratio"] = math.exp(metrics["mismatch_k1"])
         metrics["ess"] = total * total / (square * count)
         metrics["chi2"] = square / count - 1.0
     updates = max(1, sums.updates)
