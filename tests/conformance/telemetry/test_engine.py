@@ -12,6 +12,7 @@ from tests.unit.telemetry import facts
 
 from temper.runtime.errors import Rejected
 from temper.telemetry import guard, rows, schema
+from temper.telemetry.columns import COLUMNS
 from temper.telemetry.engine.base import Bounds
 from temper.telemetry.engine.fake import FakeEngine
 
@@ -80,7 +81,7 @@ def either(request, engine):
 def test_database_and_twin_show_each_record_once(either, table):
     wanted = {"groups": 4, "samples": 8, "tool_uses": 8, "evals": 1, "job_events": 3, "sandbox_sessions": 3}
     result = either.query(f"SELECT * FROM {table}", {}, BOUNDS)
-    assert (result.names, len(result.rows)) == (rows.COLUMNS[table], wanted[table])
+    assert (result.names, len(result.rows)) == (COLUMNS[table], wanted[table])
 
 
 def test_database_and_twin_agree_on_rank_positions_and_cuts(either):
@@ -94,7 +95,7 @@ def test_database_and_twin_agree_on_rank_positions_and_cuts(either):
 
 
 def test_tables_have_the_columns_of_the_rows(engine):
-    for table, columns in rows.COLUMNS.items():
+    for table, columns in COLUMNS.items():
         assert ask(engine, f"SELECT * FROM {table} LIMIT 0").names == columns
 
 

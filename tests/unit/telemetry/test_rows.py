@@ -8,6 +8,7 @@ from temper.api.common.v1 import common_pb2 as common
 from temper.runtime.errors import Rejected
 from temper.runtime.topology import load
 from temper.telemetry import rows, schema
+from temper.telemetry.columns import COLUMNS
 from temper.telemetry.engine.fake import KEYS
 
 
@@ -32,10 +33,10 @@ def test_columns_and_keys_are_those_of_the_tables():
         )
         if made:
             columns = re.findall(r"^    (\w+)", made[2], re.MULTILINE)
-            assert tuple(columns) == rows.COLUMNS[made[1]], made[1]
+            assert tuple(columns) == COLUMNS[made[1]], made[1]
             key = made[3].split(", ")
             if made[1] != "sandbox_sessions":  # whose key goes on with host and time of acquisition
-                assert tuple(key) == rows.COLUMNS[made[1]][: KEYS[made[1]]], made[1]
+                assert tuple(key) == COLUMNS[made[1]][: KEYS[made[1]]], made[1]
 
 
 def test_a_group_becomes_itself_its_samples_and_their_tool_calls():

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from temper.runtime.errors import Rejected, Unavailable
+from temper.telemetry.columns import COLUMNS
 from temper.telemetry.engine.base import Bounds, Result
-from temper.telemetry.rows import COLUMNS, Batch, Row
+from temper.telemetry.rows import Batch, Row
 
 KEYS: dict[str, int] = {
     "groups": 2,
