@@ -14,6 +14,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -60,6 +61,7 @@ class KafkaLog:
         self._topology = topology or load()
         self._threads = ThreadPoolExecutor(PRODUCERS, thread_name_prefix="kafka-append")
         self._producer: KafkaProducer | None = None
+        self._producer_lock = Lock()
         self._known: OrderedDict[tuple[str, str], Token] = OrderedDict()
         self._idle: OrderedDict[_Place, _Reader] = OrderedDict()
         self._retired: set[asyncio.Future[None]] = set()
@@ -67,7 +69,7 @@ class KafkaLog:
     async def connect(self) -> None:
         """Create the topics that are missing; Unavailable if no broker answers."""
         await _on(self._threads, self._create_topics)
-        self._producer = await _on(self._threads, self._new_producer)
+        await _on(self._threads, self._open_producer)
 
     async def close(self) -> None:
         """Flush and disconnect."""
@@ -181,12 +183,30 @@ class KafkaLog:
     def _send(
         self, topic: str, key: str, body: bytes, headers: list[tuple[str, bytes]], partition: int
     ) -> int:
-        if self._producer is None:
-            raise Unavailable("connect() was not called")
-        sent = self._producer.send(
-            kafka_topic(topic), key=key.encode(), value=body, headers=headers, partition=partition
-        )
-        return int(sent.get(CALL_S).offset)
+        producer = self._open_producer()
+        try:
+            sent = producer.send(
+                kafka_topic(topic), key=key.encode(), value=body, headers=headers, partition=partition
+            )
+            return int(sent.get(CALL_S).offset)
+        except MessageSizeTooLargeError:
+            raise
+        except KafkaError:
+            # After some errors (a lost sequence, a broker that forgot us) a producer never works again.
+            self._drop_producer(producer)
+            raise
+
+    def _open_producer(self) -> KafkaProducer:
+        with self._producer_lock:
+            if self._producer is None:
+                self._producer = self._new_producer()
+            return self._producer
+
+    def _drop_producer(self, producer: KafkaProducer) -> None:
+        with self._producer_lock:
+            if self._producer is producer:
+                self._producer = None
+        producer.close(timeout=0)
 
     def _end(self, topic: str, partitions: list[int]) -> Token | None:
         consumer = _consumer(self._servers)
