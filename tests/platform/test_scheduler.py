@@ -13,8 +13,10 @@ from tests.unit.scheduler.jobs import demo_phase, env, policy_phase, spec
 from temper.api.common.v1.common_pb2 import Purpose
 from temper.api.job.v1 import job_pb2
 from temper.api.job.v1.job_pb2 import Job, JobEvent, JobState
+from temper.api.job.v1.platform_pb2 import Presence
 from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
-from temper.runtime.errors import Conflict, Rejected
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand
+from temper.runtime.errors import Conflict, Exhausted, Rejected
 from temper.scheduler.transitions import CANCELLED, FAILED, PAUSED, RUNNING, SUCCEEDED, name_of
 
 
@@ -433,3 +435,49 @@ async def test_a_lifted_quarantine_mixes_again(world):
     assert done.state == SUCCEEDED
     assert set(done.progress.domain_groups) == {"calc"}
     assert done.reason == ""
+
+
+async def test_every_group_is_in_the_books_before_it_is_published(world):
+    scheduler = await world.scheduler("scheduler/a")
+    publish, early = scheduler.bus.command, []
+
+    async def checked(subject, msg, **more):
+        if isinstance(msg, GroupCommand) and msg.purpose == Purpose.PURPOSE_TRAIN:
+            books = await scheduler.books(msg.job_id)
+            if books.unsettled.get(msg.index) != msg.SerializeToString():
+                early.append(msg.group_id)
+        await publish(subject, msg, **more)
+
+    scheduler.bus.command = checked
+    job = await scheduler.create(spec())
+    assert (await world.until_over(scheduler, job.id)).state == SUCCEEDED
+    assert early == []
+
+
+async def test_a_full_queue_is_back_pressure_and_not_an_error(world):
+    scheduler = await world.scheduler("scheduler/a")
+    publish, refused = scheduler.bus.command, []
+
+    async def full(subject, msg, **more):
+        if len(refused) < 5:
+            refused.append(msg)
+            raise Exhausted("the queue is full")
+        await publish(subject, msg, **more)
+
+    scheduler.bus.command = full
+    job = await scheduler.create(spec())
+    assert (await world.until_over(scheduler, job.id)).state == SUCCEEDED
+    await assert_balanced(scheduler, world.peers, job.id)
+
+
+async def test_names_are_those_that_live_trainers_offer(world):
+    scheduler = await world.scheduler("scheduler/a")
+    presence = Presence(
+        service="trainer", instance="2", status={"algorithms": "sft,grpo,mine", "engines": "torch,big"}
+    )
+    await (await world.peers.bus.kv("presence")).put("trainer.2", presence.SerializeToString())
+    known = await scheduler.admission.known()
+    assert known.algorithms == ("grpo", "mine", "sft")
+    assert known.engines == ("big", "torch")
+    job = await scheduler.create(spec(phases=[policy_phase(algorithm="mine")]))
+    assert job.spec.phases[0].algorithm == "mine"
