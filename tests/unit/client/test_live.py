@@ -15,9 +15,8 @@ from temper.client.sdk.types import Notice, Update
 
 
 def shown(renderable) -> str:
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=120, record=True, file=io.StringIO())
     console.print(renderable)
-    console.file.close()
     return console.export_text()
 
 
