@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
-from tests.contract.harness import Side
+from tests.contract.conftest import MakeSide
+from tests.contract.harness import Side, small_topology
 
 from temper.runtime.bus.base import Deleted, Entry, KeyValue, Settled
 from temper.runtime.errors import Conflict, Rejected
@@ -153,6 +155,22 @@ async def test_every_watcher_sees_every_key(side: Side, kv: KeyValue):
             await kv.put(f"job{number}", b"x")
         for items in (mine, theirs):
             assert len({(await side.next(items)).key for _ in range(50)}) == 50  # type: ignore[union-attr]  # only entries come here
+
+
+async def test_a_value_that_grows_too_old_is_gone_and_watchers_are_told(make_side: MakeSide):
+    shape = small_topology()
+    buckets = tuple(replace(each, ttl_s=1.0) if each.name == "presence" else each for each in shape.buckets)
+    side = await make_side(replace(shape, buckets=buckets))
+    kv = await side.bus.kv("presence")
+    await kv.put("rollout.a", b"alive")
+    async with aclosing(kv.watch()) as items:
+        assert [type(await side.next(items)) for _ in range(2)] == [Entry, Settled]
+        gone = await side.next(items)
+        assert isinstance(gone, Deleted)
+        assert gone.key == "rollout.a"
+    assert await kv.get("rollout.a") is None
+    assert await kv.keys() == []
+    await kv.create("rollout.a", b"back")
 
 
 async def test_the_last_of_many_quick_changes_is_seen(side: Side, kv: KeyValue):

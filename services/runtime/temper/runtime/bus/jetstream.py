@@ -26,6 +26,7 @@ EXPECTED_REVISION = "Nats-Expected-Last-Subject-Sequence"
 NANO = 1_000_000_000
 ATTEMPT_S = 2.0  # one try; a loaded two-core machine answers in milliseconds, a restarting server not at all
 BUDGET_S = 15.0  # all tries: longer than a restart of the server takes
+MARKERS_S = 3600  # how long a watcher may be away and still learn that a value grew too old
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 # Error numbers of the server (server/errors.json); the text beside them is not stable, the numbers are.
@@ -225,7 +226,9 @@ def bucket_config(bucket: Bucket) -> dict[str, Any]:
     """A bucket in the server's words: the layout of NATS key-value buckets, so that `nats kv` reads it too."""
     age = int(bucket.ttl_s * NANO)
     window = int(120 * NANO)
-    return {
+    # Without a marker, a watcher would never hear that a value grew too old.
+    markers = {"subject_delete_marker_ttl": MARKERS_S * NANO, "allow_msg_ttl": True} if age else {}
+    return markers | {
         "name": f"KV_{bucket.name}",
         "subjects": [f"$KV.{bucket.name}.>"],
         "max_msgs_per_subject": bucket.history,
