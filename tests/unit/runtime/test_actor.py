@@ -217,6 +217,13 @@ async def test_a_stopped_actor_lets_its_handler_clean_up_before_on_stop(fake_clo
         await asked
 
 
+async def test_an_actor_that_was_ended_on_purpose_refuses_at_once(supervisor: Supervisor, counter: ActorRef):
+    assert await counter.ask(Read(), timeout_s=1) == 0
+    await supervisor.cancel("counter")
+    with pytest.raises(Unavailable, match="has stopped"):
+        await counter.ask(Read(), timeout_s=1)
+
+
 async def test_a_closed_reference_answers_what_waited_and_takes_nothing_more(fake_clock: FakeClock):
     ref = ActorRef("gone", clock=fake_clock)
     waiting = asyncio.ensure_future(ref.ask(Read(), timeout_s=10))

@@ -199,5 +199,13 @@ def spawn(
 ) -> ActorRef:
     """Run an actor under supervision; `factory` makes a fresh one after each failure."""
     ref = ActorRef(name, capacity=capacity, clock=clock)
-    supervisor.start(name, lambda: factory().run(ref), restarts=restarts)
+
+    async def life() -> None:
+        try:
+            await factory().run(ref)
+        except asyncio.CancelledError:
+            ref.close()  # ended on purpose: nobody will read the mailbox again
+            raise
+
+    supervisor.start(name, life, restarts=restarts)
     return ref
