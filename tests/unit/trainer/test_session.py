@@ -5,6 +5,7 @@ import pytest
 from tests.unit.trainer.world import JOB, phase, spec
 
 from temper.api.common.v1 import common_pb2 as common
+from temper.api.job.v1.job_pb2 import JobEvent
 from temper.api.trainer.v1.trainer_pb2 import TrainingState
 from temper.runtime.errors import Stale, Unavailable
 from temper.trainer.engine.fake import FakeEngine
@@ -143,6 +144,10 @@ async def test_a_broken_newest_snapshot_falls_back_to_the_one_before(world):
     assert await finish(world.session(job_spec, instance="t2"))
     assert world.registry.get_sample_value("temper_trainer_alarms_total", {"kind": "snapshot_broken"}) == 1
     assert (await world.record()).consumed_groups == 12
+    (told,) = await world.log.read("jobs", key=JOB, timeout_s=0.01)
+    notice = told.message(JobEvent).notice
+    assert notice.code == "snapshot_broken"
+    assert "step 4" in notice.message
 
 
 async def test_with_no_snapshot_left_everything_is_made_again_from_the_log(world):

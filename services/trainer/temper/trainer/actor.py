@@ -26,6 +26,7 @@ from temper.trainer.engine.base import Engine
 from temper.trainer.patience import Patience
 from temper.trainer.reports import timestamp
 from temper.trainer.session import Session
+from temper.trainer.snapshot import Snapshots
 from temper.trainer.surroundings import Surroundings
 
 SERVICE, JOBS = "trainer", "jobs"
@@ -138,6 +139,9 @@ class TrainerActor:
             await asyncio.wait({training, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not training.done():
                 self._log.info("trainer.job_over", job=command.job_id)
+                training.cancel()
+                await asyncio.wait({training})
+                await Snapshots(self._around.blobs, command.job_id).clear()
                 return True
             return await training
         except Rejected as error:

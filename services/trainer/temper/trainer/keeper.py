@@ -43,6 +43,12 @@ class Keeper:
         if self._saving is not None:
             await asyncio.wait({self._saving})
 
+    async def close(self) -> None:
+        """Give up a write in flight: a snapshot without manifest does not exist."""
+        if self._saving is not None:
+            self._saving.cancel()
+            await asyncio.wait({self._saving})
+
     async def _save(self, snapshot: Snapshot) -> None:
         """A snapshot that cannot be written costs recovery time, not the job."""
         try:

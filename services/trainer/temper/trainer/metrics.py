@@ -53,5 +53,3 @@ class TrainerMetrics:
         for sample in facts.samples:
             if not sample.valid:
                 self.masked.labels(sample.reason).inc()
-        if facts.outcome.skipped:
-            self.alarms.labels("step_skipped").inc()

@@ -24,6 +24,7 @@ from temper.trainer.engine.base import Engine, StepOutcome
 from temper.trainer.feed import Feed
 from temper.trainer.keeper import Keeper
 from temper.trainer.mismatch import MismatchWatch
+from temper.trainer.notices import Notices
 from temper.trainer.origin import Origin
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
@@ -55,6 +56,7 @@ class Session:
         self._snapshots = Snapshots(around.blobs, self._job, keep=around.config.snapshots.keep)
         self._keeper = Keeper(self._snapshots, around.metrics)
         self._mismatch = MismatchWatch()
+        self._notices = Notices(around, self._job)
         self._news = asyncio.Event()
         self._stopping = False
         self._started = around.clock.monotonic()
@@ -78,6 +80,7 @@ class Session:
                 await asyncio.wait({self._reading})
             return await self._finish()
         finally:
+            await self._keeper.close()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
@@ -137,8 +140,7 @@ class Session:
     async def _stand(self, record: PolicyRecord | None, recovered: Recovered) -> Standing:
         """What the policy record says from here on; a job that was never trained gets its version 0 first."""
         for problem in recovered.problems:
-            self._around.metrics.alarms.labels("snapshot_broken").inc()
-            self._log.error("trainer.snapshot_broken", problem=problem)
+            await self._notices.warn("snapshot_broken", f"{problem}; the one before it is used", key=problem)
         if record is None:
             return Standing(await self._publish_weights())
         self._around.metrics.recoveries.inc()
@@ -166,7 +168,7 @@ class Session:
         if samples is None:
             return
         fetched = self._clock.monotonic()
-        outcome = self._watched(await self._in_thread(lambda: self._compute(phase, samples)))
+        outcome = await self._watched(await self._in_thread(lambda: self._compute(phase, samples)))
         computed = self._clock.monotonic()
         groups = [self._feed.group(arrival) for arrival in taken]
         staleness = [self._ledger.staleness(arrival) for arrival in taken]
@@ -206,14 +208,14 @@ class Session:
         batch = Batch(samples, phase.algorithm.advantages(scores(samples), phase.settings))
         return self._engine.step(batch, phase.algorithm, phase.settings, phase.tuned(self._ledger.phase_step))
 
-    def _watched(self, outcome: StepOutcome) -> StepOutcome:
-        """The outcome with the trend of the mismatch, after raising the alarm if there is one."""
+    async def _watched(self, outcome: StepOutcome) -> StepOutcome:
+        """The outcome with the trend of the mismatch; says what should not have happened."""
         trend = self._mismatch.add(outcome.metrics)
         if problem := self._mismatch.alarm():
-            self._around.metrics.alarms.labels("mismatch").inc()
-            self._log.warning(
-                "trainer.mismatch", problem=problem, hint="do rollout and trainer compute alike?"
-            )
+            await self._notices.warn("mismatch", f"{problem}: rollout and trainer disagree", key="mismatch")
+        if outcome.skipped:
+            step = self._ledger.step + 1
+            await self._notices.warn("step_skipped", f"step {step}: {outcome.skipped}", key=str(step))
         return replace(outcome, metrics={**outcome.metrics, **trend})
 
     async def _commit(
@@ -233,8 +235,6 @@ class Session:
         if not self._announced:
             await self._tell()
         self._around.metrics.count_step(facts, timing)
-        if facts.outcome.skipped:
-            self._log.warning("trainer.step_skipped", step=self._ledger.step, reason=facts.outcome.skipped)
         await self._keeper.after_step(phase.snapshot_every, self._cut)
 
     @property
