@@ -52,6 +52,8 @@ def problems(text: str, *overrides: str) -> list[str]:
             'accept.min_pass.clac is not a domain of this job (did you mean "calc"?)',
         ),
         ("rollout.max_tokens=8", "rollout.max_tokens_per_turn must be at most rollout.max_tokens (8)"),
+        ("eval.during_tasks=500", "eval.during_tasks must be at most eval.tasks_per_domain (256)"),
+        ("phase.rl.publish_every=4", "phase[0].publish_every must be at most the phase's steps (3)"),
         (
             "policy.from_job=job-1",
             "policy needs exactly one of checkpoint, from_job, random; checkpoint and from_job given",

@@ -13,7 +13,7 @@ RELATIVE_ALGORITHMS = ("grpo",)  # compare the samples of one task: a single sam
 
 def inconsistencies(job: JobFile) -> list[Problem]:
     """Everything that cannot work although each field alone is fine."""
-    found = [*_policy(job), *_names(job), *_accept(job), *_rollout(job)]
+    found = [*_policy(job), *_names(job), *_eval(job), *_accept(job), *_rollout(job)]
     for index, phase in enumerate(job.phase):
         found += _phase(f"phase[{index}]", phase)
     return found
@@ -49,6 +49,12 @@ def _repeated(table: str, names: list[str]) -> Iterator[Problem]:
             yield Problem(f"{table}[{index}].name", f'"{name}" is taken by {table}[{names.index(name)}]')
 
 
+def _eval(job: JobFile) -> Iterator[Problem]:
+    most = job.eval.tasks_per_domain
+    if job.eval.during_tasks > most:
+        yield Problem("eval.during_tasks", f"must be at most eval.tasks_per_domain ({most})")
+
+
 def _accept(job: JobFile) -> Iterator[Problem]:
     domains = {each.name for each in job.domain}
     for name in job.accept.min_pass:
@@ -81,6 +87,8 @@ def _phase(path: str, phase: Phase) -> Iterator[Problem]:
         yield Problem(f"{path}.oracle_mix", 'has a meaning only with source = "demo"')
     if phase.algorithm in RELATIVE_ALGORITHMS and phase.samples_per_task == 1:
         yield Problem(f"{path}.samples_per_task", f"must be at least 2 for {phase.algorithm}")
+    if (phase.publish_every or 0) > phase.steps:
+        yield Problem(f"{path}.publish_every", f"must be at most the phase's steps ({phase.steps})")
     if phase.publish_every == 0:
         yield Problem(f"{path}.publish_every", 'must be at least 1 where the policy acts (source = "policy")')
 
