@@ -125,6 +125,48 @@ async def test_a_new_session_waits_for_a_slot_and_is_refused_after_its_time(tmp_
     await made.close()
 
 
+async def test_a_new_session_waits_for_the_sandbox_of_an_ended_one_to_be_destroyed(tmp_path: Path) -> None:
+    made, clock = world(tmp_path, slots=1, wait_s=5.0)
+    await acquire(made.host)
+    (sandbox,) = made.fake.live
+    destroy, gate = sandbox.destroy, asyncio.Event()
+
+    async def slow() -> None:
+        await gate.wait()
+        await destroy()
+
+    slowed: Any = sandbox
+    slowed.destroy = slow
+    ending = asyncio.create_task(made.host.end("a", End.FINISHED))
+    waiting = asyncio.create_task(acquire(made.host, "b"))
+    await clock.settle()
+    assert not waiting.done()
+    gate.set()
+    assert await waiting
+    assert await ending
+    await made.close()
+
+
+async def test_a_pool_that_closes_while_it_fills_leaves_nothing(tmp_path: Path) -> None:
+    made, clock = world(tmp_path, warm=3)
+    fake: Any = made.fake
+    create, gate = fake.create, asyncio.Event()
+
+    async def slow(name: str, limits: Limits, network: str = "") -> Sandbox:
+        await gate.wait()
+        return await create(name, limits, network)
+
+    fake.create = slow
+    filler = asyncio.create_task(made.pool.fill())
+    await clock.settle()
+    closing = asyncio.create_task(made.pool.close())
+    await clock.settle()
+    gate.set()
+    await closing
+    await filler
+    assert made.fake.live == set()
+
+
 async def test_a_sandbox_whose_session_ended_while_it_was_made_is_destroyed(tmp_path: Path) -> None:
     made, _ = world(tmp_path)
     fake: Any = made.fake

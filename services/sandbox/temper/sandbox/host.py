@@ -120,20 +120,36 @@ class SandboxHost:
             try:
                 return self.sessions.begin(name, now=self._clock.monotonic(), lease_s=lease_s)
             except Exhausted:
-                remaining = until - self._clock.monotonic()
-                if remaining <= 0 or self.sessions.draining:
+                if self.sessions.draining or not await self._something_freed(until):
                     raise
-            self._freed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(remaining):
-                    await self._freed.wait()
+
+    async def _something_freed(self, until: float) -> bool:
+        """Wait for the end of any session; False when the time is up."""
+        remaining = until - self._clock.monotonic()
+        if remaining <= 0:
+            return False
+        self._freed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with self._clock.timeout(remaining):
+                await self._freed.wait()
+        return True
+
+    async def _make(self, name: str, limits: Limits) -> Sandbox:
+        """A session's place is free from its end on, its sandbox's only once that is destroyed: wait for it here."""
+        until = self._clock.monotonic() + self._settings.admission_wait_s
+        while True:
+            try:
+                return await self.backend.create(name, limits)
+            except Exhausted:
+                if not await self._something_freed(until):
+                    raise
 
     async def _create(self, name: str, epoch: int, limits: Limits, purpose: Purpose) -> None:
         started = self._clock.monotonic()
         sandbox = self._pool.take(limits)
         pooled = sandbox is not None
         try:
-            sandbox = sandbox or await self.backend.create(name, limits)
+            sandbox = sandbox or await self._make(name, limits)
         except TemperError:
             self.sessions.failed(name, epoch)
             self._freed.set()
@@ -195,6 +211,7 @@ class SandboxHost:
         self._metrics.ended.labels(how.value).inc()
         if tenant is not None:
             await tenant.sandbox.destroy()
+            self._freed.set()
             self._publish(self._record(session, tenant, how))
         return tenant is not None
 

@@ -26,6 +26,7 @@ class WarmPool:
         self._wanted.set()
         self._made = 0
         self._closed = False
+        self._busy = asyncio.Lock()
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._ready.values())
@@ -50,14 +51,18 @@ class WarmPool:
         while not self._closed:
             await self._wanted.wait()
             self._wanted.clear()
-            try:
-                await self._discard()
-                while (kind := self._missing()) is not None and not self._closed:
-                    self._made += 1
-                    sandbox = await self._backend.create(f"warm-{self._made}", self._kinds[kind])
-                    self._ready.setdefault(kind, deque()).append(sandbox)
-            except TemperError:
-                continue
+            async with self._busy:
+                await self._refill()
+
+    async def _refill(self) -> None:
+        try:
+            await self._discard()
+            while (kind := self._missing()) is not None and not self._closed:
+                self._made += 1
+                sandbox = await self._backend.create(f"warm-{self._made}", self._kinds[kind])
+                self._ready.setdefault(kind, deque()).append(sandbox)
+        except TemperError:
+            return
 
     def _missing(self) -> Kind | None:
         """The most recent kind that has less than its share."""
@@ -76,12 +81,13 @@ class WarmPool:
                 del self._ready[kind]
 
     async def close(self) -> None:
-        """Destroy what is ready."""
+        """Destroy what is ready, and what is being made."""
         self._closed = True
         self._wanted.set()
-        for queue in self._ready.values():
-            while queue:
-                await queue.popleft().destroy()
+        async with self._busy:
+            for queue in self._ready.values():
+                while queue:
+                    await queue.popleft().destroy()
 
 
 def _kind(limits: Limits) -> Kind:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale
 
@@ -67,7 +67,7 @@ class Session(Generic[R]):
     """Where it is."""
     running: set[str] = field(default_factory=set[str])
     """Ids of commands that have begun and not ended."""
-    results: "OrderedDict[str, R]" = field(default_factory=lambda: OrderedDict())  # noqa: PLW0108 - typed by the field
+    results: "OrderedDict[str, R]" = field(default_factory=OrderedDict[str, Any])
     """Replies of the last commands, by id."""
     commands: int = 0
     """Commands begun."""

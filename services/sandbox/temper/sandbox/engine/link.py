@@ -54,11 +54,10 @@ class Link:
             self._loop.add_reader(self._pidfd, self._on_death)
         elif message["event"] == "exited":
             self._meter.report(message)
-        if message["event"] != "started":
-            key = message.get("id", "ready" if message["event"] == "failed" else message["event"])
-            waiting = self._waiting.pop(key, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(message)
+        key = message.get("id", "ready" if message["event"] == "failed" else message["event"])
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
 
     def _hung_up(self) -> None:
         """Init closed its end: it is dying, or never came to be (then there is no pidfd to wait for)."""
@@ -76,6 +75,7 @@ class Link:
         """Kill init, and with it everything in its namespace."""
         if not self.died.done() and self._pidfd >= 0 and not self._killed:
             self._killed = True
+            self._loop.remove_reader(self._control)  # its end of file is no news any more
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 

@@ -67,18 +67,15 @@ class _Init:
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._wake in ready:
-                self._drain_wake()
+                os.read(
+                    self._wake, 4096
+                )  # what may be left makes the next poll return at once, and that is all
             self._reap(os.WNOHANG)
             if self._connection.fileno() in ready:
                 received = wire.receive(self._connection)
                 if received is None:
                     return
                 self._serve(*received)
-
-    def _drain_wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake, 4096):
-                pass
 
     def _serve(self, request: wire.Message, descriptors: list[int]) -> None:
         try:
@@ -115,7 +112,6 @@ class _Init:
             wire.send(self._connection, {"event": "refused", "id": request["id"], "error": text})
         else:
             self._running[pid] = request["id"]
-            wire.send(self._connection, {"event": "started", "id": request["id"]})
         finally:
             os.pwrite(OOM_SCORE, b"0", 0)
 

@@ -46,9 +46,15 @@ def main(descriptor: int) -> NoReturn:
     try:
         _start(host, configuration)
     except OSError as error:
-        wire.send(host, {"event": "failed", "error": str(error)})
+        _report(host, error)
         sys.exit(1)
     sys.exit(0)
+
+
+def _report(connection: socket.socket, error: OSError) -> None:
+    """Say why it did not work, if there is still someone to hear it."""
+    with contextlib.suppress(OSError):
+        wire.send(connection, {"event": "failed", "error": str(error)})
 
 
 def _start(host: socket.socket, configuration: dict[str, Any]) -> None:
@@ -74,7 +80,7 @@ def _start(host: socket.socket, configuration: dict[str, Any]) -> None:
         syscalls.drop_bounding_set()
         _serve(host, configuration)
     except OSError as error:
-        wire.send(host, {"event": "failed", "error": str(error)})
+        _report(host, error)
     os._exit(0)
 
 
@@ -115,8 +121,7 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
                 init.main(control, configuration | request, descriptors[1:], seal)
         except OSError as error:
             # Only a failure is answered here; otherwise init itself says when it is ready.
-            with contextlib.suppress(OSError):
-                wire.send(control, {"event": "failed", "error": str(error)})
+            _report(control, error)
         control.close()
         for descriptor in descriptors[1:]:
             os.close(descriptor)
