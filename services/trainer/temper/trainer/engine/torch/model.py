@@ -48,22 +48,28 @@ def parse_config(raw: dict[str, Any]) -> DecoderConfig:
         )
     _refuse_unsupported(raw)
     rope = raw.get("rope_parameters") or {}
-    heads = int(raw["num_attention_heads"])
+    heads = _needed(raw, "num_attention_heads")
     return DecoderConfig(
         family=family,
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=int(raw["hidden_size"]),
-        layers=int(raw["num_hidden_layers"]),
+        vocab_size=_needed(raw, "vocab_size"),
+        hidden_size=_needed(raw, "hidden_size"),
+        layers=_needed(raw, "num_hidden_layers"),
         heads=heads,
         kv_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(raw.get("head_dim") or int(raw["hidden_size"]) // heads),
-        intermediate_size=int(raw["intermediate_size"]),
+        head_dim=int(raw.get("head_dim") or _needed(raw, "hidden_size") // heads),
+        intermediate_size=_needed(raw, "intermediate_size"),
         max_positions=int(raw.get("max_position_embeddings", 2048)),
         rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta", 10000.0)),
         norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         tied=bool(raw.get("tie_word_embeddings", False)),
         init_std=float(raw.get("initializer_range", 0.02)),
     )
+
+
+def _needed(raw: dict[str, Any], name: str) -> int:
+    if name not in raw:
+        raise Rejected(f"config.json has no {name}", field=f"config.json:{name}")
+    return int(raw[name])
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:
