@@ -240,6 +240,13 @@ def test_nothing_running_in_a_data_directory_is_told_with_the_way_out(temper, tm
     assert "hint: temper up" in said.err
 
 
+def test_what_a_killed_platform_left_is_not_taken_for_a_platform(temper, tmp_path):
+    (tmp_path / "platform.json").write_text(
+        json.dumps({"pid": 2**22 + 1, "endpoints": {}, "token_file": "t"})
+    )
+    assert "no platform runs in" in temper("job", "list", "--data-dir", str(tmp_path)).err
+
+
 def test_an_unknown_service_is_told_with_the_nearest(temper):
     said = temper("config", "show", "trainr")
     assert said.code == 2

@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 
 import pytest
@@ -18,7 +19,9 @@ def layout(tmp_path, fake: FakePlatform):
     lock = DirectoryLock(layout.lock_file)
     lock.acquire()
     endpoints = dict(fake.target.endpoints)
-    layout.write_state({"pid": 1, "endpoints": endpoints, "token_file": str(fake.token_file)})
+    layout.write_state(
+        {"pid": 1, "lasting": True, "endpoints": endpoints, "token_file": str(fake.token_file)}
+    )
     yield layout
     lock.release()
 
@@ -56,6 +59,14 @@ def test_a_wrong_job_file_starts_nothing(temper, tmp_path, job_file):
     said = temper("run", str(job_file), "--data-dir", str(tmp_path / "new"), "--set", "phase.rl.steps=0")
     assert said.code == 2
     assert not (tmp_path / "new").exists()
+
+
+def test_a_platform_that_ends_with_another_run_is_none_to_build_on(run, layout):
+    state = json.loads(layout.state_file.read_text())
+    layout.write_state({**state, "lasting": False})
+    said = run()
+    assert said.code == 4
+    assert f"is in use by process {os.getpid()}" in said.err
 
 
 async def test_an_interrupted_run_cancels_its_job_and_says_so(world, layout, job_file):

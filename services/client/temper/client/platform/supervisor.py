@@ -38,7 +38,8 @@ Say = Callable[[str], None]
 class Platform:
     """One embedded platform. `start` it, `wait` for its failure while you work, `stop` it.
 
-    `say` gets a line for people whenever something happens; `overrides` are `service.key=value`.
+    `say` gets a line for people whenever something happens; `overrides` are `service.key=value`. A platform that is not
+    `lasting` ends with one job, so others should not build on it.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Platform:
         base_port: int | None = None,
         without: tuple[str, ...] = (),
         overrides: Sequence[str] = (),
+        lasting: bool = True,
     ) -> None:
         self.layout = layout
         self._say = say
         self._services = selected(without)
         self._base_port = base_port
         self._overrides = tuple(overrides)
+        self._lasting = lasting
         self._lock = DirectoryLock(layout.lock_file)
         self._keepers: dict[str, Keeper] = {}
         self._ports: dict[str, int] = {}
@@ -112,6 +115,7 @@ class Platform:
         return {
             "pid": os.getpid(),
             "started_at": self._started_at,
+            "lasting": self._lasting,
             "data_dir": str(self.layout.root),
             "endpoints": dict(self.target.endpoints),
             "token_file": str(self.layout.token_file),

@@ -22,7 +22,7 @@ from temper.client.runs.follow import follow
 from temper.client.runs.stops import Stops
 from temper.client.runs.submit import Prepared, submit
 from temper.client.sdk.aio import AsyncClient
-from temper.client.sdk.target import Target, embedded
+from temper.client.sdk.target import Target, embedded, read_platform_file
 from temper.client.sdk.types import Job
 from temper.runtime.errors import TemperError
 
@@ -93,7 +93,8 @@ class Run:
         """The platform that runs in the data directory, or a new one of our own."""
         layout = self._options.layout
         other = holder(layout.lock_file)
-        if other is not None and layout.state_file.exists():
+        state = read_platform_file(layout.root) or {}
+        if other is not None and state.get("lasting"):  # one that ends with another run is none to build on
             self._display.say(f"using the platform that runs in {layout.root} (process {other})")
             return embedded(layout.root)
         self._platform = Platform(
@@ -102,6 +103,7 @@ class Run:
             base_port=self._options.base_port,
             without=self._options.without,
             overrides=self._options.overrides,
+            lasting=False,
         )
         return await self._platform.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,11 +50,21 @@ class Target:
 def embedded(data_dir: Path) -> Target:
     """The platform that `temper up` or `temper run` left in `data_dir`. Unavailable if none runs there."""
     state = read_platform_file(data_dir)
-    if state is None:
+    if state is None or not _alive(state["pid"]):
         raise Unavailable(
             f"no platform runs in {data_dir}", field="data_dir", hint=f"temper up --data-dir {data_dir}"
         )
     return Target(state["endpoints"], Path(state["token_file"]))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False  # killed before it could remove the file
+    except PermissionError:
+        pass
+    return True
 
 
 def read_platform_file(data_dir: Path) -> dict[str, Any] | None:
