@@ -222,6 +222,9 @@ async def test_cancel_ends_a_job_for_good(world):
     final = await scheduler.job(job.id)
     assert (cancelled.state, final.state, final.reason) == (CANCELLED, CANCELLED, "enough")
     assert (await scheduler.books(job.id)).next_index == published
+    progress = final.progress
+    assert progress.groups_in_flight == 0
+    assert progress.groups_consumed + sum(progress.groups_dropped.values()) == published > 0
     assert not scheduler.steward.status()["jobs"]
     assert (await scheduler.api.CancelJob(request, None)).job.state == CANCELLED
 

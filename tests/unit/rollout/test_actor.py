@@ -6,8 +6,14 @@ import pytest_asyncio
 from tests.unit.rollout.world import JOB, World, byte_codec, group, make_world
 
 from temper.api.common.v1 import common_pb2 as common
+from temper.api.job.v1.job_pb2 import Job, JobState
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord, PolicyLoaded
+from temper.rollout import jobs
+from temper.rollout.config import RolloutConfig
+from temper.rollout.engine.base import FinishReason
+from temper.rollout.players import PolicyPlayer
 from temper.rollout.status import Status
+from temper.rollout.trajectory import Trajectory
 from temper.runtime.bus.base import DeadLetter
 from temper.runtime.clock import SystemClock
 from temper.runtime.errors import Exhausted, Unavailable
@@ -294,3 +300,80 @@ async def test_an_engine_that_dies_is_replaced(world: World):
         common.SAMPLE_CLASS_SCORED,
         common.SAMPLE_CLASS_AGENT_FAILED,
     }
+
+
+async def end_job(world: World, state: JobState) -> None:
+    await (await world.bus.kv("jobs")).put(JOB, Job(id=JOB, state=state).SerializeToString())
+
+
+@pytest.mark.parametrize("state", [JobState.JOB_STATE_CANCELLED, JobState.JOB_STATE_FAILED])
+async def test_queued_groups_of_a_job_that_has_ended_leave_the_queue_without_an_effect(
+    world: World, state: JobState
+):
+    await world.publisher.publish(0)
+    await end_job(world, state)
+    for index in range(40):
+        await world.order(group(index, min_version=9))  # a version that will never come
+    assert await eventually_empty(world)
+    assert await world.bus.dead_letters() == []
+    assert await world.log.end("trajectories", JOB) is None
+    assert world.host.calls == []
+
+
+async def test_groups_that_play_when_their_job_is_cancelled_stop_and_give_everything_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jobs, "LOOK_S", 0.02)
+    await world.publisher.publish(0)
+    reached, never = asyncio.Event(), asyncio.Event()
+
+    async def stuck(*_: object) -> FinishReason:
+        reached.set()
+        await never.wait()
+        raise AssertionError
+
+    monkeypatch.setattr(PolicyPlayer, "act", stuck)
+    for index in range(3):
+        await world.order(group(index))
+    await reached.wait()
+    await end_job(world, JobState.JOB_STATE_CANCELLED)
+    assert await eventually_empty(world)
+    await eventually(lambda: not world.worker.running and not world.actor._serving)
+    assert not world.host.live
+    assert world.actor._permits._value == RolloutConfig().worker.episodes
+    assert await world.bus.dead_letters() == []
+    assert await world.log.end("trajectories", JOB) is None
+
+
+async def test_the_sandbox_of_a_stopped_episode_is_released(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jobs, "LOOK_S", 0.02)
+    await world.publisher.publish(0)
+    acted, never = asyncio.Event(), asyncio.Event()
+
+    async def calls_once_then_hangs(self: object, trajectory: Trajectory, context: list[int], _: int):
+        if trajectory.turns:
+            acted.set()
+            await never.wait()
+        trajectory.add_demonstration(context, byte_codec().call("7+1"), 0)
+        return FinishReason.STOP
+
+    monkeypatch.setattr(PolicyPlayer, "act", calls_once_then_hangs)
+    await world.order(group(0))
+    await acted.wait()
+    await end_job(world, JobState.JOB_STATE_CANCELLED)
+    assert await eventually_empty(world)
+    assert not world.host.live
+    assert world.host.calls
+
+
+async def test_other_jobs_play_on_when_one_is_cancelled(world: World):
+    await world.publisher.publish(0)
+    await world.publisher.publish(0, job="other")
+    await end_job(world, JobState.JOB_STATE_CANCELLED)
+    order = group(0)
+    order.job_id, order.group_id = "other", "other-0"
+    await world.order(group(0))
+    await world.order(order)
+    assert await eventually_empty(world)
+    assert await world.log.end("trajectories", JOB) is None
+    assert await world.log.end("trajectories", "other") is not None

@@ -6,7 +6,7 @@
 
 Every effect has a deterministic id: the record's is the group's, the blob's key carries its content's digest. So a
 redelivery, or two workers that finish the same group, leave one record, and it names a blob that no one overwrites.
-The actor owns nothing durable.
+A group whose job has ended is acked without an effect, before it begins or while it plays. The actor owns nothing durable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -23,6 +23,7 @@ from temper.api.common.v1 import common_pb2 as common
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.rollout.config import RolloutConfig
 from temper.rollout.group import Group, Policy, Sample, record_of, table_of
+from temper.rollout.jobs import Jobs
 from temper.rollout.metrics import RolloutMetrics
 from temper.rollout.policies import Policies
 from temper.rollout.sandbox import Sandboxes
@@ -61,10 +62,11 @@ class RolloutActor:
         self._config, self._bus, self._event_log, self._blobs, self._clock = config, bus, log, blobs, clock
         self._worker, self._policies, self._sandboxes = worker, policies, sandboxes
         self._metrics, self._instance = metrics, instance
+        self._jobs = Jobs(bus, clock)
         self._permits = asyncio.Semaphore(config.worker.episodes)
         self._beat_s = topology.load().consumer(SERVICE).ack_wait_s / 3
         self._tasks: set[asyncio.Task[None]] = set()
-        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._serving: dict[str, asyncio.Task[bool]] = {}
         self._admitting: set[asyncio.Task[Policy]] = set()
         self._stopping = asyncio.Event()
         self._log = get_logger()
@@ -94,7 +96,7 @@ class RolloutActor:
         self._stopping.set()
         for admission in self._admitting:
             admission.cancel()
-        tasks = [*self._tasks, *self._serving.values()]
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._serving.values()]
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
@@ -126,7 +128,7 @@ class RolloutActor:
         try:
             with span("rollout.group", traceparent=delivery.envelope.traceparent, group=command.group_id):
                 async with kept_alive(delivery, self._beat_s, self._clock):
-                    await self._serve(command, delivery.delivered)
+                    made = await self._serve(command, delivery.delivered)
                 await self._insist(delivery.ack)
         except TemperError as error:
             self._metrics.groups.labels(purpose, type(error).__name__).inc()
@@ -136,7 +138,7 @@ class RolloutActor:
             with suppress(Unavailable):  # as in _hand_back
                 await delivery.nak()
             raise
-        self._metrics.groups.labels(purpose, "done").inc()
+        self._metrics.groups.labels(purpose, "done" if made else "unwanted").inc()
         self._metrics.group_seconds.observe(self._clock.monotonic() - begun)
 
     async def _hand_back(self, delivery: Delivery, command: GroupCommand, error: TemperError) -> None:
@@ -148,16 +150,36 @@ class RolloutActor:
         with suppress(Unavailable):  # the broker is away: silence hands it out again as well
             await delivery.nak(delay)
 
-    async def _serve(self, command: GroupCommand, attempt: int) -> None:
+    async def _serve(self, command: GroupCommand, attempt: int) -> bool:
         """Run a group; a second delivery of one that runs here already shares its outcome."""
         work = self._serving.get(command.group_id)
         if work is None:
             work = asyncio.create_task(self._run_group(command, attempt), name=command.group_id)
             self._serving[command.group_id] = work
             work.add_done_callback(lambda _: self._serving.pop(command.group_id))
-        await asyncio.shield(work)
+        return await asyncio.shield(work)
 
-    async def _run_group(self, command: GroupCommand, attempt: int) -> None:
+    async def _run_group(self, command: GroupCommand, attempt: int) -> bool:
+        """Make the group unless its job has ended, or ends meanwhile; says whether it was made."""
+        if await self._jobs.ended(command.job_id):
+            self._log.info("group.unwanted", group=command.group_id, job=command.job_id)
+            return False
+        making = asyncio.create_task(self._make_group(command, attempt))
+        ending = asyncio.create_task(self._jobs.end(command.job_id))
+        try:
+            await asyncio.wait({making, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if making.done():
+                await making  # raises why it could not be made
+                return True
+            await ending
+            self._log.info("group.stopped", group=command.group_id, job=command.job_id)
+            return False
+        finally:
+            for task in (making, ending):
+                task.cancel()
+            await asyncio.wait({making, ending})
+
+    async def _make_group(self, command: GroupCommand, attempt: int) -> None:
         """Admit, play, publish."""
         started = _now(self._clock)
         needs_weights = command.purpose != common.PURPOSE_DEMO

@@ -11,6 +11,7 @@ two restarts elsewhere), or an error of the engine, which is raised and fails th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -135,6 +136,9 @@ class Episode:
             except SandboxLost as lost:
                 verdict.detail = str(lost)
                 await session.abandon()
+            except asyncio.CancelledError:  # nobody wants the sample any more: its sandbox goes with it
+                await session.abandon()
+                raise
             finally:
                 player.leave()
         problem = attempt.trajectory.problem()

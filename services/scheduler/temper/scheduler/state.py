@@ -236,6 +236,8 @@ class JobMachine:
         if facts.job.state == FINISHING and AFTER in facts.points.asked and not facts.points.pending():
             missed = shortfalls(facts.job.spec.accept, facts.job.evals)
             self._move(FAILED if missed else SUCCEEDED, now, "; ".join(missed))
+        if self.over and facts.ledger.in_flight:  # cancelled or failed: nobody will settle these any more
+            facts.late += facts.ledger.settle_rest()
 
     def _move(self, target: JobState, now: float, reason: str = "") -> None:
         job = self.facts.job
