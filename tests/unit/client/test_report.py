@@ -160,6 +160,12 @@ def test_a_chart_without_numbers_is_empty():
     assert Chart("x", [Series("a", 0, [(1, math.nan)])]).empty
 
 
+def test_values_that_do_not_change_are_drawn_over_zero():
+    svg = draw(Chart("x", [Series("a", 0, [(1, 1.0), (2, 1.0)])]))
+    assert ">0</text>" in svg
+    assert ">1</text>" in svg
+
+
 def test_before_and_after_are_drawn_for_every_domain():
     svg = dumbbells([Pair("calc", 0, Score(0.3, 0.2, 0.4), Score(0.9, 0.8, 1.0)), Pair("gcd", 1, None, None)])
     Strict().feed(svg)

@@ -114,7 +114,8 @@ class _Frame:
 
 def _floor(lowest: float, highest: float) -> float:
     """Bottom of an axis: zero for values that come near it, for then lengths may be compared."""
-    return 0.0 if -0.02 * highest <= lowest < 0.5 * highest else lowest
+    near = -0.02 * highest <= lowest < 0.5 * highest
+    return 0.0 if near or lowest == highest > 0 else lowest
 
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
