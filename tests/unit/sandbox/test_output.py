@@ -1,9 +1,11 @@
 import asyncio
 import os
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from temper.sandbox.engine import output
 from temper.sandbox.engine.output import CappedBuffer, PipeReader
 
 
@@ -45,7 +47,8 @@ async def test_draining_takes_what_lies_in_the_pipe_and_does_not_wait_for_other_
     os.close(write_end)
 
 
-async def test_a_flood_is_reported_while_it_streams() -> None:
+async def test_a_flood_is_reported_while_it_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_FLOOD_BYTES", 1000)
     read_end, write_end = os.pipe()
     flooded = asyncio.Event()
     reader = PipeReader(read_end, 64, flooded.set)

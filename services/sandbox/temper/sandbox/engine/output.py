@@ -7,7 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 _CHUNK: Final = 1 << 16
-_FLOOD_FACTOR: Final = 16  # a command that writes this many caps is not going to say anything more
+_FLOOD_CAPS: Final = (
+    16  # a command that writes this many caps, and this many bytes, will not say anything more
+)
+_FLOOD_BYTES: Final = 64 << 20
 _DRAIN_CHUNKS: Final = 64  # a pipe holds at most 1 MiB; more than that on draining is a background writer
 
 
@@ -75,7 +78,7 @@ class PipeReader:
     def _read(self) -> None:
         if not self._take():
             self._stop_reading()
-        elif self.buffer.total > self._cap * _FLOOD_FACTOR:
+        elif self.buffer.total > max(self._cap * _FLOOD_CAPS, _FLOOD_BYTES):
             self._on_flood()
 
     def _take(self) -> bool:
