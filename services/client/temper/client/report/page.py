@@ -163,7 +163,7 @@ def _events(material: Material) -> str:
         f'<p class="soft">Groups: {groups.groups_published} published, {groups.groups_consumed} trained on, '
         f"dropped: {escape(dropped)}, {groups.groups_in_flight} in flight.</p>"
     )
-    return f"<h2>What happened</h2>{ledger}<table class="events">{rows}</table>"
+    return f"<h2>What happened</h2>{ledger}<table class='events'>{rows}</table>"
 
 
 def _versions(material: Material) -> str:
