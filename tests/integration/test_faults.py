@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,24 @@ async def test_stopping_the_platform_in_mid_job_leaves_nothing_and_the_job_goes_
     assert cgroups_of(at.hosts) == []
     async with running(directory) as at:
         await check_books(at, await at.end(job_id), 8)
+    assert answer_afterwards(directory, f"SELECT count() FROM steps WHERE job_id = '{job_id}'") == 8
+    assert leftovers(directory) == []
+
+
+def answer_afterwards(directory: Path, sql: str) -> int:
+    """What `temper query` answers when no platform runs any more."""
+    command = [
+        sys.executable,
+        "-m",
+        "temper.client",
+        "query",
+        sql,
+        "--data-dir",
+        str(directory),
+        "-o",
+        "json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    return int(next(iter(row.values())))

@@ -97,7 +97,7 @@ def list_(
     for name in state:
         if name not in STATES:
             raise Rejected(f"there is no state {name!r}", field="--state", hint=nearest(name, STATES))
-    with where.client() as client:
+    with where.client("scheduler") as client:
         jobs = client.jobs.list(states=tuple(each for each in STATES if each in state))
     rows = [{**plain(job), "step": job.progress.step, "steps": job.progress.total_steps} for job in jobs]
     emit(rows, COLUMNS, output)
@@ -105,7 +105,7 @@ def list_(
 
 def get(job_id: JobId, /, *, where: Where = HERE, output: OutputOption = "table") -> None:
     """One job: its effective specification, progress and evaluations."""
-    with where.client() as client:
+    with where.client("scheduler") as client:
         _show(client.jobs.get(job_id), output)
 
 

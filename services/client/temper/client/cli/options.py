@@ -52,11 +52,29 @@ class Where:
         return embedded(self.data_dir)
 
     @contextmanager
-    def client(self) -> Iterator[Client]:
-        """A blocking client, closed afterwards."""
+    def reached(self, *needs: str) -> Iterator[Target]:
+        """The platform. If none runs in a directory that one has used, the services in `needs` answer for it."""
+        from temper.client.cli.exits import say
+        from temper.runtime.errors import Unavailable
+
+        try:
+            target = self.target()
+        except Unavailable:
+            from temper.client.platform.visit import has_data, visited
+
+            if not needs or not has_data(self.data_dir):
+                raise
+            with visited(self.data_dir, needs, say) as visit:
+                yield visit
+        else:
+            yield target
+
+    @contextmanager
+    def client(self, *needs: str) -> Iterator[Client]:
+        """A blocking client, closed afterwards; `needs` as in `reached`."""
         from temper.client.sdk import Client
 
-        with Client(self.target()) as client:
+        with self.reached(*needs) as target, Client(target) as client:
             yield client
 
     def async_client(self) -> AsyncClient:

@@ -25,7 +25,7 @@ def list_(*, where: Where = HERE, output: OutputOption = "table") -> None:
     """Last published policy of each job."""
     from temper.client.cli.output import emit
 
-    with where.client() as client:
+    with where.client("scheduler") as client:
         emit(client.platform.policies(), COLUMNS, output)
 
 
@@ -42,10 +42,13 @@ def export(
 
     from temper.client.cli.output import emit
     from temper.client.runs.export import export as download
+    from temper.client.sdk import AsyncClient, Target
 
-    async def work() -> list[dict[str, object]]:
-        async with where.async_client() as client:
+    async def work(target: Target) -> list[dict[str, object]]:
+        async with AsyncClient(target) as client:
             return await download(client, job_id, directory)
 
-    emit(asyncio.run(work()), ("file", "bytes"), output)
+    with where.reached("scheduler") as target:
+        files = asyncio.run(work(target))
+    emit(files, ("file", "bytes"), output)
     say(f"exported to {directory}")

@@ -40,7 +40,7 @@ def query(
 
     if [sql is not None, saved is not None, list_].count(True) != 1:
         raise Rejected("give exactly one of SQL, --saved NAME, --list", field="query")
-    with where.client() as client:
+    with where.client("telemetry") as client:
         if list_:
             emit(client.query.list(), ("name", "description", "parameters"), output)
             return OK
@@ -74,16 +74,18 @@ def report(
     import asyncio
 
     from temper.client.report import write_report
+    from temper.client.sdk import AsyncClient, Target
 
     path = file or Path(f"report-{job_id}.html")
     text = job_file.read_text() if job_file else None
 
-    async def work() -> list[Path]:
-        async with where.async_client() as client:
+    async def work(target: Target) -> list[Path]:
+        async with AsyncClient(target) as client:
             return await write_report(client, job_id, path, job_file=text, png=png)
 
-    for written in asyncio.run(work()):
-        say(f"wrote {written}")
+    with where.reached("scheduler", "qa", "telemetry") as target:
+        for written in asyncio.run(work(target)):
+            say(f"wrote {written}")
     return OK
 
 
