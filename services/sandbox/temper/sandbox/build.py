@@ -2,6 +2,7 @@
 
 from temper.api.common.v1 import common_pb2
 from temper.runtime.service import Context
+from temper.runtime.telemetry import get_logger
 from temper.sandbox import environments
 from temper.sandbox.actor import SandboxActor
 from temper.sandbox.config import SandboxConfig
@@ -43,6 +44,15 @@ async def build(context: Context[SandboxConfig]) -> None:
     metrics = Metrics(context.metrics)
     backend = make_backend(config)
     await backend.start()
+    has = backend.capabilities
+    get_logger().info(
+        "sandbox.backend",
+        backend=has.backend,
+        isolation=has.isolation.name.lower(),
+        cgroups=has.cgroup_mode,
+        advisory=sorted(has.advisory),
+        notes=list(has.notes),
+    )
     context.on_drain("backend", backend.close)
     recorder = Recorder(context.log, context.clock, metrics)
     limits: Limits = config.limits.build()

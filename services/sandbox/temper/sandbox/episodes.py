@@ -12,6 +12,7 @@ from typing import Any, cast
 from temper.api.sandbox.v1 import sandbox_pb2
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected, Unavailable
+from temper.runtime.telemetry import get_logger
 from temper.sandbox import tools
 from temper.sandbox.convert import merge_limits, result_message
 from temper.sandbox.engine.base import CommandResult, Isolation, Limits, Sandbox
@@ -122,6 +123,12 @@ class Episodes:
             reply.solved = reward >= environment.manifest.reward_max
         if reply.infra_error:
             self._metrics.verifier_failures.inc()
+            get_logger().warning(
+                "sandbox.no_verdict",
+                session=request.session_id,
+                env=request.env.name,
+                reason=reply.infra_error,
+            )
 
     async def _score(self, environment: Environment, request: sandbox_pb2.FinishRequest) -> float:
         if not request.HasField("answer"):  # no answer is the agent's failure: the floor, by the contract
