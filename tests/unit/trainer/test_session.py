@@ -6,8 +6,10 @@ from tests.unit.trainer.world import JOB, phase, spec
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.job.v1.job_pb2 import JobEvent
+from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
 from temper.api.trainer.v1.trainer_pb2 import TrainingState
 from temper.runtime.errors import Stale, Unavailable
+from temper.runtime.testing import eventually
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.engine.torch import make as torch_engine
 
@@ -84,6 +86,53 @@ async def test_poison_and_evaluation_records_are_settled_and_ignored(world):
     assert record.dropped_groups["DROP_REASON_POISON"] == 1
     assert [(r.first, r.last) for r in record.settled] == [(0, 0), (99, 99)]
     await kill(task)
+
+
+def variant(digest):
+    return common.EnvRef(name="calc", version="1.0.0", digest=digest)
+
+
+async def judge(world, digest, state):
+    """As qa does."""
+    record = EnvironmentRecord(env=variant(digest), state=state, reason="it leaks")
+    await (await world.bus.kv("environments")).put("calc.1-0-0.own", record.SerializeToString())
+
+
+async def test_groups_of_an_environment_quarantined_before_the_start_are_revoked(world):
+    await judge(world, "b" * 64, EnvironmentState.ENVIRONMENT_STATE_QUARANTINED)
+    for index in range(16):
+        digest = ("a" if index % 2 else "b") * 64
+        await world.group(index, version=max(0, index // 4 - 1), env=variant(digest))
+    assert await finish(world.session())
+    record = await world.record()
+    assert record.consumed_groups == 8
+    assert record.dropped_groups == {"DROP_REASON_REVOKED": 8}
+    assert all(int(name.rpartition("-")[2]) % 2 for step in await world.steps() for name in step.group_ids)
+
+
+async def test_waiting_groups_are_revoked_and_told_when_their_environment_is_quarantined(world):
+    session = world.session(spec(phase(groups=3)))
+    task = asyncio.create_task(session.run())
+    await world.until(lambda r: r.version == 0)
+    for index in range(2):
+        await world.group(index, env=variant("b" * 64))
+    await judge(world, "b" * 64, EnvironmentState.ENVIRONMENT_STATE_CHECKING)
+    await judge(world, "b" * 64, EnvironmentState.ENVIRONMENT_STATE_QUARANTINED)
+    record = await world.until(lambda r: r.dropped_groups["DROP_REASON_REVOKED"] == 2)
+    assert [(span.first, span.last) for span in record.settled] == [(0, 1)]
+    await judge(world, "b" * 64, EnvironmentState.ENVIRONMENT_STATE_ADMITTED)
+    await eventually(lambda: not session._ledger.withdrawn)
+    for index in range(2, 14):
+        await world.group(index, version=max(0, (index - 2) // 3 - 1), env=variant("b" * 64))
+    assert await task
+    assert (await world.record()).consumed_groups == 12
+
+
+async def test_a_value_of_the_registry_that_cannot_be_read_ends_no_training(world):
+    await (await world.bus.kv("environments")).put("odd", b"\xff\xff")
+    for index in range(8):
+        await world.group(index, version=max(0, index // 2 - 1))
+    assert await finish(world.session())
 
 
 async def run_whole(world, job_spec, groups, engine=FakeEngine):

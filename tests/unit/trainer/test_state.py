@@ -75,6 +75,39 @@ def test_at_staleness_zero_only_the_published_version_is_trained_on():
     assert run_step(book) == [0]
 
 
+def test_waiting_and_later_groups_of_a_quarantined_environment_are_revoked():
+    book = ledger()
+    book.arrive(Arrival("0", 0, "j-0", variant="bad"))
+    book.arrive(Arrival("1", 1, "j-1", variant="good"))
+    book.withdraw("bad")
+    assert book.take() == []
+    assert book.arrive(Arrival("2", 2, "j-2", variant="bad")) is Verdict.DROPPED
+    assert book.dropped == {Drop.REVOKED: 2}
+    book.readmit("bad")
+    assert book.arrive(Arrival("3", 3, "j-3", variant="bad")) is Verdict.PENDING
+    assert run_step(book) == [1, 3]
+
+
+def test_groups_that_are_being_trained_on_when_the_quarantine_comes_are_consumed():
+    book = ledger()
+    for index in (0, 1):
+        book.arrive(Arrival(str(index), index, f"j-{index}", variant="bad"))
+    taken = book.take()
+    book.withdraw("bad")
+    book.commit(taken, published=True)
+    assert (book.consumed, book.dropped) == (2, {})
+
+
+def test_announced_steps_are_made_again_from_groups_that_were_quarantined_since():
+    book = ledger()
+    book.redo([("j-0", "j-1")])
+    book.withdraw("bad")
+    for index in range(4):
+        book.arrive(Arrival(str(index), index, f"j-{index}", variant="bad"))
+    assert run_step(book) == [0, 1]
+    assert book.dropped == {Drop.REVOKED: 2}
+
+
 def test_demonstrations_never_get_stale():
     book = ledger(Phase(steps=9, groups_per_step=1, max_staleness=0, ages=False), version=7)
     assert book.arrive(group(0, version=0)) is Verdict.PENDING
@@ -208,12 +241,21 @@ class LedgerMachine(RuleBasedStateMachine):
                     known.phase,
                     known.min_version,
                     known.dropped,
+                    known.variant,
                 )
             )
             return
         version = max(0, self.book.version - lag)
-        arrival = Arrival(f"{len(self.log):06d}", index, f"j-{index}", min(self.book.phase, 1), version, lost)
-        self.log.append(arrival)
+        variant = "abc"[index % 3]
+        at, phase = f"{len(self.log):06d}", min(self.book.phase, 1)
+        self.log.append(Arrival(at, index, f"j-{index}", phase, version, lost, variant))
+
+    @rule(variant=st.sampled_from("abc"), withdrawn=st.booleans())
+    def quarantine(self, variant, withdrawn):
+        if withdrawn:
+            self.book.withdraw(variant)
+        else:
+            self.book.readmit(variant)
 
     @rule()
     def append_evaluation(self):
@@ -239,6 +281,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert ids == old_ids
         else:
             assert list(ids) == sorted(ids, key=lambda g: int(g[2:]))
+            assert all(a.variant not in self.book.withdrawn for a in taken)
             assert all(not phase.ages or self.book.staleness(a) <= phase.max_staleness for a in taken)
             self.announced.append((ids, published))
             for group_id in ids:
@@ -254,7 +297,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def crash(self):
         facts, step = self.snapshot
+        withdrawn = self.book.withdrawn
         self.book = Ledger.from_facts(self.phases, json.loads(facts))
+        for variant in withdrawn:  # the bucket says so again
+            self.book.withdraw(variant)
         self.book.redo(ids for ids, _ in self.announced[step:])
         behind = [i for i, a in enumerate(self.log) if a.token > self.book.offset]
         self.read = behind[0] if behind else len(self.log)

@@ -1,7 +1,8 @@
 """Reads a job's trajectories in the background: records into the ledger, and the bytes of groups when they are wanted.
 
 The log is read from the ledger's offset on, so after a restart what was settled is seen again and ignored, and what was pending is
-pending again. Blobs are fetched only for groups that a step is about to train on, after the staleness filter.
+pending again. Blobs are fetched only for groups that a step is about to train on, after the staleness filter. Quarantines come in
+beside the records; those in force at the start are known before the first record is judged.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Sequence
 
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord
 from temper.runtime.blobs import BlobStore
+from temper.runtime.bus.base import Bus
 from temper.runtime.errors import Rejected
 from temper.runtime.log.base import EventLog, LogRecord, Token
 from temper.runtime.telemetry import get_logger
 from temper.trainer import intake
 from temper.trainer.patience import Patience
+from temper.trainer.quarantine import Quarantines
 from temper.trainer.samples import Sample
 from temper.trainer.state import Arrival, Drop, Ledger
 
@@ -28,6 +31,7 @@ class Feed:
 
     def __init__(
         self,
+        bus: Bus,
         log: EventLog,
         blobs: BlobStore,
         job_id: str,
@@ -45,9 +49,22 @@ class Feed:
         self._poll_s = poll_s
         self._groups: dict[int, GroupRecord] = {}
         self._news = news
+        self._quarantines = Quarantines(bus, ledger, patience, news.set)
 
     async def run(self) -> None:
-        """Read for ever. Raises Unavailable when the log stays away."""
+        """Read for ever. Raises Unavailable when the log or the broker stays away."""
+        tasks = [asyncio.create_task(self._quarantines.run()), asyncio.create_task(self._records())]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                await task  # raises why it ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _records(self) -> None:
+        await self._quarantines.known.wait()
         after = Token(self._ledger.offset) if self._ledger.offset else None
         while True:
             records = await self._patience(lambda after=after: self._read(after), "trajectories")

@@ -37,6 +37,7 @@ def arrival(record: LogRecord) -> tuple[Arrival, GroupRecord]:
                 (sample.min_version for sample in group.samples if sample.action_tokens), default=0
             ),
             dropped=_dropped(group),
+            variant=group.env.digest,
         ),
         group,
     )

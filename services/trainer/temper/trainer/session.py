@@ -119,6 +119,7 @@ class Session:
         await self._in_thread(lambda: self._fill(recovered.snapshot))
         self._standing = await self._stand(record, recovered)
         self._feed = Feed(
+            around.bus,
             around.log,
             around.blobs,
             self._job,

@@ -6,8 +6,9 @@ Pure and synchronous: no clock, no I/O, no protobuf. Two laws hold after every c
     a group settles once                                      replays and duplicates change nothing
 
 A group's life: ``arrive`` -> pending -> ``commit`` (consumed) or ``drop``. Groups are taken oldest first. A group whose oldest
-token is further behind than ``max_staleness`` is dropped before anybody fetches its bytes. After a crash, ``redo`` names the
-groups of the steps that were already announced, so that the same steps are made again from the same groups.
+token is further behind than ``max_staleness`` is dropped before anybody fetches its bytes, and so is one whose environment was
+withdrawn. After a crash, ``redo`` names the groups of the steps that were already announced, so that the same steps are made again
+from the same groups.
 """
 
 from collections import Counter, deque
@@ -67,6 +68,8 @@ class Arrival:
     """Oldest policy version over the action tokens of all samples."""
     dropped: Drop | None = None
     """Set when the record itself says that the group will not come, or that nothing in it can be used."""
+    variant: str = ""
+    """Content digest of its environment."""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,8 @@ class Ledger:
     offset: str = ""
     """Everything up to this token of the log is settled: where a restart reads on."""
     pending: dict[int, Arrival] = field(default_factory=dict[int, Arrival])
+    withdrawn: set[str] = field(default_factory=set[str])
+    """Environments that are not trained on for now, by digest. Not in snapshots: whoever withdraws says so again."""
     _unsettled: deque[tuple[str, int | None]] = field(default_factory=deque[tuple[str, int | None]])
     _redo: deque[tuple[str, ...]] = field(default_factory=deque[tuple[str, ...]])
 
@@ -109,9 +114,16 @@ class Ledger:
             return self.drop(index, arrival.dropped)
         if self.finished or arrival.phase < self.phase:
             return self.drop(index, Drop.LATE)
-        if self._stale(arrival):
-            return self.drop(index, Drop.STALE)
-        return Verdict.PENDING
+        reason = self._unusable(arrival)
+        return self.drop(index, reason) if reason else Verdict.PENDING
+
+    def withdraw(self, variant: str) -> None:
+        """An environment was quarantined: its waiting groups are dropped at the next ``take``, later ones on arrival."""
+        self.withdrawn.add(variant)
+
+    def readmit(self, variant: str) -> None:
+        """A quarantine was lifted; what was dropped under it stays dropped."""
+        self.withdrawn.discard(variant)
 
     def drop(self, index: int, reason: Drop) -> Verdict:
         """Settle a pending group without training on it."""
@@ -148,14 +160,20 @@ class Ledger:
     def _phase_of(self, arrival: Arrival) -> Phase:
         return self.phases[min(arrival.phase, len(self.phases) - 1)]
 
-    def _stale(self, arrival: Arrival) -> bool:
-        announced = any(arrival.group_id in step for step in self._redo)
-        return not announced and self.staleness(arrival) > self._phase_of(arrival).max_staleness
+    def _unusable(self, arrival: Arrival) -> Drop | None:
+        """Why a waiting group may not be trained on now; what was announced has been trained on already."""
+        if any(arrival.group_id in step for step in self._redo):
+            return None
+        if arrival.variant in self.withdrawn:
+            return Drop.REVOKED
+        stale = self.staleness(arrival) > self._phase_of(arrival).max_staleness
+        return Drop.STALE if stale else None
 
     def take(self) -> list[Arrival]:
         """The groups of the next step, oldest first, or nothing while too few are there. They stay pending until ``commit``."""
-        for index in [i for i, arrival in self.pending.items() if self._stale(arrival)]:
-            self.drop(index, Drop.STALE)
+        for index, arrival in list(self.pending.items()):
+            if reason := self._unusable(arrival):
+                self.drop(index, reason)
         if self.finished:
             return []
         if self._redo:
