@@ -104,7 +104,10 @@ def run(promise: Promise, seed: int, sets: Sequence[str]) -> Run:
         wall_s = time.monotonic() - began
         if done.returncode not in (0, 1) or not summary.exists():
             raise SystemExit(f"temper run ended with exit code {done.returncode} and no summary")
-        return Run(seed, wall_s, json.loads(summary.read_text()))
+        found = json.loads(summary.read_text())
+        if any(domain["after"] is None for domain in found["domains"].values()) or not found["domains"]:
+            raise SystemExit(f"the job was not evaluated to its end: {found['state']} {found['reason']}")
+        return Run(seed, wall_s, found)
 
 
 def publish(promise: Promise, runs: Sequence[Run], load: float) -> None:
