@@ -178,10 +178,7 @@ class Ledger:
             return []
         if self._redo:
             return self._take_announced(self._redo[0])
-        announced = {group_id for step in self._redo for group_id in step}
-        ready = sorted(
-            i for i, a in self.pending.items() if a.phase == self.phase and a.group_id not in announced
-        )
+        ready = sorted(i for i, arrival in self.pending.items() if arrival.phase == self.phase)
         size = self.current.groups_per_step
         return [self.pending[i] for i in ready[:size]] if len(ready) >= size else []
 
