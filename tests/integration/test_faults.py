@@ -72,17 +72,8 @@ async def test_stopping_the_platform_in_mid_job_leaves_nothing_and_the_job_goes_
 
 def answer_afterwards(directory: Path, sql: str) -> int:
     """What `temper query` answers when no platform runs any more."""
-    command = [
-        sys.executable,
-        "-m",
-        "temper.client",
-        "query",
-        sql,
-        "--data-dir",
-        str(directory),
-        "-o",
-        "json",
-    ]
+    program = str(Path(sys.executable).with_name("temper"))
+    command = [program, "query", sql, "--data-dir", str(directory), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
