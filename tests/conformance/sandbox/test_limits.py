@@ -1,5 +1,6 @@
 """What real programs do to a limit, and a limit to them."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -163,6 +164,22 @@ async def test_lies_on_the_interpreters_channel_change_no_outcome(sandbox: Sandb
     assert result.outcome is Outcome.OK
     assert result.interpreter_lost
     assert (await sandbox.python("1", LIMITS)).stdout == b"1\n"
+
+
+async def test_code_in_a_sandbox_that_is_destroyed_under_it_is_told_so(sandbox: Sandbox) -> None:
+    await sandbox.python("1", LIMITS)
+    running = asyncio.create_task(sandbox.python("print('a', flush=True)\nwhile True: pass", LIMITS))
+    await asyncio.sleep(0)
+    await sandbox.destroy()
+    assert (await running).outcome is Outcome.SANDBOX_DIED
+
+
+async def test_what_was_printed_before_a_limit_is_kept(sandbox: Sandbox) -> None:
+    result = await sandbox.python(
+        "print('so far', flush=True)\nwhile True: pass", replace(LIMITS, wall_s=1.0)
+    )
+    assert result.outcome is Outcome.TIMED_OUT
+    assert result.stdout in {b"so far\n", b""}  # a loaded machine may not have come that far
 
 
 async def test_threads_and_subprocesses_of_the_interpreter_print_to_the_same_place(sandbox: Sandbox) -> None:

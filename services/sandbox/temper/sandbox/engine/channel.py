@@ -25,6 +25,8 @@ class Interpreter:
         self.output = PipeReader(read_end, limits.output_bytes, lambda: None)
         """Its standard output and error, in the order they were written."""
         self._decoder = wire.Decoder()
+        self.exited = link.expect(INTERPRETER)
+        """Init's report of its end."""
         self._answer: asyncio.Future[str | None] = self._loop.create_future()
         self._number = 0
         self._sending: asyncio.Task[None] | None = None

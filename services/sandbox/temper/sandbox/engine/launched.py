@@ -101,7 +101,8 @@ class LaunchedSandbox:
             for _, writer in streams:
                 os.close(writer)
             ending = await watch.wait(ended)
-            lost = await self._enforce(ending, number, ended, limits)
+            await self._enforce(ending, number, ended, limits)
+            lost = ending not in {Ending.FINISHED, Ending.DIED} and self._drop_interpreter()
             readers = [reader for reader, _ in streams]
             for reader in readers:
                 reader.drain()
@@ -132,7 +133,9 @@ class LaunchedSandbox:
         ending = await watch.wait(answered)
         lost = ending is not Ending.FINISHED or answered.result() is None
         if ending is not Ending.FINISHED:
-            await self._enforce(ending, INTERPRETER, self._link.expect(INTERPRETER), limits)
+            await self._enforce(ending, INTERPRETER, interpreter.exited, limits)
+        elif lost:
+            ending = await self._bury(interpreter)
         interpreter.output.drain()
         buffer = interpreter.output.buffer
         result = self._judge(watch, ending, truncated=buffer.truncated)
@@ -141,19 +144,25 @@ class LaunchedSandbox:
             self._drop_interpreter()
         return replace(result, stdout=buffer.value(), error=error or None, interpreter_lost=lost)
 
+    async def _bury(self, interpreter: Interpreter) -> Ending:
+        """The interpreter hung up. End it for good, and find out whether the whole sandbox went with it."""
+        self._link.send({"op": "signal", "id": INTERPRETER, "signal": int(signal.SIGKILL)})
+        awaited = {interpreter.exited, self._link.died}
+        await asyncio.wait(awaited, timeout=_KILL_S, return_when=asyncio.FIRST_COMPLETED)
+        return Ending.DIED if self._link.died.done() else Ending.FINISHED
+
     async def _enforce(
         self, ending: Ending, number: int, ended: "asyncio.Future[wire.Message]", limits: Limits
-    ) -> bool:
-        """At a limit: TERM to the command, then KILL to everything but init. True if that took the interpreter."""
+    ) -> None:
+        """At a limit: TERM to the command, then KILL to everything but init, the interpreter included."""
         if ending in {Ending.FINISHED, Ending.DIED}:
-            return False
+            return
         if ending is not Ending.OUTPUT and limits.grace_s > 0:
             self._link.send({"op": "signal", "id": number, "signal": int(signal.SIGTERM)})
             await asyncio.wait(
                 {ended, self._link.died}, timeout=limits.grace_s, return_when=asyncio.FIRST_COMPLETED
             )
         await self.quiesce()
-        return self._drop_interpreter()
 
     async def quiesce(self) -> None:
         """Kill every process of the agent; files stay. Destroys the sandbox if init does not answer."""
@@ -171,6 +180,7 @@ class LaunchedSandbox:
         return CommandResult(outcome, truncated=truncated, evidence=evidence)
 
     def _drop_interpreter(self) -> bool:
+        """Forget the interpreter; True if there was one."""
         if self._interpreter is None:
             return False
         self._interpreter.close()
