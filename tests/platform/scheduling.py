@@ -21,7 +21,6 @@ from temper.api.job.v1.spec_pb2 import JobSpec
 from temper.api.qa.v1.qa_pb2 import ResolveEnvironmentsRequest, ResolveEnvironmentsResponse
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import StartTraining
-from temper.runtime.blobs import BlobStore
 from temper.runtime.bus.base import Delivery
 from temper.runtime.errors import Rejected, TemperError
 from temper.runtime.supervisor import Supervisor
@@ -61,10 +60,9 @@ class Scheduler:
         self.supervisor = Supervisor(clock=platform.clock)
         self.steward = Steward(self.around)
         self.watch = Watch(self.around)
-        blobs = BlobStore(f"file://{platform.directory}/objects")
-        self.admission = Admission(self.around, blobs)
+        self.blobs = platform.blobs
+        self.admission = Admission(self.around, self.blobs)
         self.api = JobService(self.around, self.admission, self.watch, self.steward.nudge)
-        self.blobs = blobs
 
     async def start(self) -> Scheduler:
         await self.bus.connect()
@@ -256,6 +254,13 @@ class World:
 
 async def assert_balanced(scheduler: Scheduler, peers: Peers, job_id: str) -> None:
     """published = consumed + dropped, each index exactly once, none trained twice."""
+    progress = await assert_settled(scheduler, job_id)
+    trained = peers.trainers[job_id].trained
+    assert len(trained) == len(set(trained)) == progress.groups_consumed
+
+
+async def assert_settled(scheduler: Scheduler, job_id: str) -> job_pb2.JobProgress:
+    """published = consumed + dropped, each index exactly once."""
     books, job = await scheduler.books(job_id), await scheduler.job(job_id)
     settled = IndexSet((each.first, each.last) for each in books.settled)
     assert len(settled) == books.next_index
@@ -263,8 +268,7 @@ async def assert_balanced(scheduler: Scheduler, peers: Peers, job_id: str) -> No
     progress = job.progress
     assert progress.groups_published == books.next_index
     assert progress.groups_consumed + sum(progress.groups_dropped.values()) == books.next_index
-    trained = peers.trainers[job_id].trained
-    assert len(trained) == len(set(trained)) == progress.groups_consumed
+    return progress
 
 
 def digest_of(name: str) -> str:
