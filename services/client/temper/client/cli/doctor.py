@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App
 
 from temper.client.cli.exits import FAILED, OK, say
 from temper.client.cli.options import DEFAULT_DATA_DIR, DataDirOption, OutputOption
+
+_DOCTOR_S = 60.0  # one sandbox, on a machine that may be busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,7 @@ def doctor(*, data_dir: DataDirOption = DEFAULT_DATA_DIR, output: OutputOption =
         _python(),
         *_extras(),
         _broker(),
-        _namespaces(),
-        _cgroups(),
+        *_sandboxes(),
         _disk(data_dir),
         _ports(),
         *_platform(data_dir),
@@ -80,30 +83,35 @@ def _broker() -> Finding:
         return Finding("nats-server", "fault", str(error))
 
 
-def _namespaces() -> Finding:
-    """Whether a process may make the namespaces that sandboxes are built of."""
+def _sandboxes() -> list[Finding]:
+    """What the sandbox service can isolate and enforce here: its own doctor makes one sandbox and tells."""
+    import json
     import subprocess
     import sys
 
-    # In a process of its own: unshare changes the caller for good. 0x7E020000: user, pid, net, ipc, uts, mount, cgroup.
-    code = "import ctypes,os,sys; sys.exit(ctypes.CDLL(None, use_errno=True).unshare(0x{:x}) and ctypes.get_errno())"
-    flags = 0x20000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x10000000
-    done = subprocess.run([sys.executable, "-c", code.format(flags)], check=False, timeout=20)  # noqa: S603 - our own
-    if done.returncode == 0:
-        return Finding("namespaces", "ok", "user, mount, pid, network, ipc, uts")
-    detail = f"unshare failed (errno {done.returncode}): allow user namespaces, or run as root; sandboxes need them"
-    return Finding("namespaces", "fault", detail)
+    command = [sys.executable, "-m", "temper.sandbox.doctor"]
+    done = subprocess.run(command, check=False, timeout=_DOCTOR_S, capture_output=True, text=True)  # noqa: S603 - our own
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        detail = done.stderr.strip().splitlines()[-1:] or ["no answer"]
+        return [Finding("sandbox", "fault", detail[0])]
+    return sandbox_findings(found)
 
 
-def _cgroups() -> Finding:
-    import os
-
-    root = Path("/sys/fs/cgroup")
-    if os.access(root / "cgroup.procs", os.W_OK) and (root / "cgroup.controllers").exists():
-        controllers = (root / "cgroup.controllers").read_text().split()
-        return Finding("cgroups", "ok", f"v2, controllers: {' '.join(controllers) or 'none'}")
-    kind = "v1" if (root / "memory").is_dir() else "v2, not writable"
-    return Finding("cgroups", "warning", f"{kind}: limits are then enforced by the sandbox's own watchdogs")
+def sandbox_findings(found: Mapping[str, Any]) -> list[Finding]:
+    """Lines for the object that the sandbox service's doctor prints."""
+    if not found["works"]:
+        reason = f"{found.get('reason') or 'a first expression gave no answer'}; {found.get('hint') or ''}"
+        return [Finding("sandbox", "fault", reason.rstrip("; "))]
+    isolation = "warning" if found["isolation"] == "weak" else "ok"
+    notes = "".join(f"; {note}" for note in found["notes"])
+    limits = f"cgroups {found['cgroup_mode']}, enforced: {', '.join(found['enforced'])}"
+    advisory = f"; only advisory: {', '.join(found['advisory'])}" if found["advisory"] else ""
+    return [
+        Finding("sandbox", isolation, f"{found['backend']}: isolation {found['isolation']}{notes}"),
+        Finding("limits", "warning" if advisory else "ok", limits + advisory),
+    ]
 
 
 def _disk(data_dir: Path) -> Finding:
