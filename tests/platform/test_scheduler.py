@@ -17,7 +17,11 @@ from temper.api.job.v1.platform_pb2 import Presence
 from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand
 from temper.runtime.errors import Conflict, Exhausted, Rejected
+from temper.scheduler.admission import FROM_DEMONSTRATIONS
+from temper.scheduler.config import NamesConfig
 from temper.scheduler.transitions import CANCELLED, FAILED, PAUSED, RUNNING, SUCCEEDED, name_of
+from temper.trainer.algorithms import registry
+from temper.trainer.engine import ENGINES
 
 
 @pytest_asyncio.fixture
@@ -476,11 +480,21 @@ async def test_a_full_queue_is_back_pressure_and_not_an_error(world):
 async def test_names_are_those_that_live_trainers_offer(world):
     scheduler = await world.scheduler("scheduler/a")
     presence = Presence(
-        service="trainer", instance="2", status={"algorithms": "sft,grpo,mine", "engines": "torch,big"}
+        service="trainer",
+        instance="2",
+        status={"algorithms": "sft,grpo,mine", "demonstrations": "sft", "engines": "torch,big"},
     )
     await (await world.peers.bus.kv("presence")).put("trainer.2", presence.SerializeToString())
     known = await scheduler.admission.known()
     assert known.algorithms == ("grpo", "mine", "sft")
+    assert known.from_demonstrations == ("sft",)
     assert known.engines == ("big", "torch")
     job = await scheduler.create(spec(phases=[policy_phase(algorithm="mine")]))
     assert job.spec.phases[0].algorithm == "mine"
+
+
+def test_names_that_are_known_before_a_trainer_is_there_are_those_of_our_trainer():
+    names = NamesConfig()
+    assert sorted(names.algorithms) == sorted(registry())
+    assert set(names.engines) <= set(ENGINES)
+    assert set(FROM_DEMONSTRATIONS) == {name for name, each in registry().items() if not each.needs_reward}

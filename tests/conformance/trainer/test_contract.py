@@ -10,9 +10,11 @@ import pytest
 from tests.conformance.processes import Service, running
 from tests.unit.trainer.world import JOB, World, phase, spec
 
+from temper.api.job.v1.platform_pb2 import Presence
 from temper.api.trainer.v1.trainer_pb2 import StartTraining, TrainingState
 from temper.runtime import topology
 from temper.runtime.log.jetstream import JetStreamLog
+from temper.runtime.testing import eventually
 
 FINISHED = TrainingState.TRAINING_STATE_FINISHED
 SETTINGS = {"metrics.port": 0, "worker.poll_s": 0.2}
@@ -90,6 +92,20 @@ async def test_it_survives_the_death_of_the_broker(world, trainer, nats_server):
             await world.group(index, version=index - 1)
         record = await world.until(lambda r: r.state == FINISHED)
     assert record.consumed_groups == 4
+
+
+async def test_its_presence_says_what_jobs_may_name(world, trainer):
+    async def presence():
+        bucket = await world.bus.kv("presence")
+        entries = [await bucket.get(key) for key in await bucket.keys("trainer.")]
+        found = [Presence.FromString(entry.value) for entry in entries if entry is not None]
+        return found[0] if found else None
+
+    async with running(trainer):
+        status = (await eventually(presence)).status
+    assert {"sft", "grpo"} <= set(status["algorithms"].split(","))
+    assert status["demonstrations"] == "sft"
+    assert "fake" in status["engines"].split(",")
 
 
 async def test_a_drained_trainer_exits_clean(world, trainer):

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from temper.scheduler.transitions import PENDING
 from temper.scheduler.validate import Known
 
 DRY_RUN_S = 5.0  # looking up names is quick; a qa that is away is asked again by the job's actor
+FROM_DEMONSTRATIONS = ("sft",)  # while no live trainer says which algorithms learn from them
 _WISH = re.compile(r"wishes\[(\d+)\](?:\.(\w+))?")
 _SLUG = 32  # characters of a name that go into an id
 
@@ -57,13 +58,11 @@ class Admission:
     async def known(self) -> Known:
         """Names that a job may use: what live trainers say, else what is configured."""
         names = self._around.config.names
-        says = [each.status for each in await presences(self._around.bus) if each.service == "trainer"]
+        said = [each.status for each in await presences(self._around.bus) if each.service == "trainer"]
         return Known(
-            algorithms=_offered(
-                (status["algorithms"] for status in says if "algorithms" in status), names.algorithms
-            ),
-            from_demonstrations=tuple(names.from_demonstrations),
-            engines=_offered((status["engines"] for status in says if "engines" in status), names.engines),
+            algorithms=_offered(said, "algorithms", names.algorithms),
+            from_demonstrations=_offered(said, "demonstrations", FROM_DEMONSTRATIONS),
+            engines=_offered(said, "engines", names.engines),
         )
 
     async def admit(self, spec: JobSpec) -> JobSpec:
@@ -168,6 +167,7 @@ def _of_domain(field: str | None) -> str | None:
     return f"spec.domains[{match[1]}].{part}"
 
 
-def _offered(said: Iterable[str], configured: list[str]) -> tuple[str, ...]:
-    names = {name for text in said for name in text.split(",") if name}
-    return tuple(sorted(names)) or tuple(configured)
+def _offered(said: Sequence[Mapping[str, str]], key: str, otherwise: Iterable[str]) -> tuple[str, ...]:
+    """Names under `key` in what live trainers say, together; `otherwise` while none says anything."""
+    names = {name for status in said for name in status.get(key, "").split(",") if name}
+    return tuple(sorted(names)) or tuple(otherwise)

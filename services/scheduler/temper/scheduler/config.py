@@ -29,12 +29,10 @@ class JobsConfig(Section):
 
 
 class NamesConfig(Section):
-    """What job files may name while no live trainer says what it offers."""
+    """What job files may name in the moments before a live trainer says what it offers."""
 
     algorithms: list[str] = ["sft", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "rloo", "importance"]
     """Algorithms."""
-    from_demonstrations: list[str] = ["sft"]
-    """Those that learn from demonstrations instead of rewards."""
     engines: list[str] = ["torch"]
     """Engines of the trainer."""
 

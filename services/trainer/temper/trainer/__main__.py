@@ -11,6 +11,8 @@ from temper.trainer.config import TrainerConfig
 async def build(context: Context[TrainerConfig]) -> None:
     """Wire the service. Torch is imported when the first job comes."""
     from temper.trainer.actor import TrainerActor
+    from temper.trainer.algorithms import registry
+    from temper.trainer.engine import usable
     from temper.trainer.metrics import TrainerMetrics
     from temper.trainer.surroundings import Surroundings
 
@@ -24,6 +26,12 @@ async def build(context: Context[TrainerConfig]) -> None:
         instance=context.instance_id,
     )
     actor = TrainerActor(around)
+    known = registry()
+    context.presence.say(
+        algorithms=",".join(sorted(known)),
+        demonstrations=",".join(sorted(name for name, each in known.items() if not each.needs_reward)),
+        engines=",".join(usable()),
+    )
     context.presence.reports(actor.status)
     context.on_drain("jobs", actor.drain)
     context.supervisor.start("jobs", actor.run)

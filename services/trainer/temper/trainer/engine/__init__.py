@@ -1,6 +1,7 @@
 """Engines by name. The module of an engine is imported when it is asked for, so that nobody pays for another's vendor."""
 
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import cast
@@ -8,9 +9,17 @@ from typing import cast
 from temper.runtime.errors import Rejected
 from temper.trainer.engine.base import Engine
 
-__all__ = ["ENGINES", "make_engine"]
+__all__ = ["ENGINES", "make_engine", "usable"]
 
 ENGINES = {"torch": "temper.trainer.engine.torch", "fake": "temper.trainer.engine.fake"}
+VENDORS = {"torch": "torch"}
+
+
+def usable() -> list[str]:
+    """Engines whose vendor is installed here, sorted; nothing is imported to find out."""
+    return sorted(
+        name for name in ENGINES if name not in VENDORS or importlib.util.find_spec(VENDORS[name]) is not None
+    )
 
 
 def make_engine(name: str, *, micro_batch_tokens: int = 0, threads: int = 1) -> Engine:
