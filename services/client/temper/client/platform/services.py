@@ -85,6 +85,8 @@ def settings(service: str, layout: DataDir, *, broker_url: str, broker_token: st
 def _own(layout: DataDir) -> dict[str, Settings]:
     """Settings that only one service has."""
     return {
+        # One scheduler on one machine: nothing to be confused by but its own death, so it is noticed sooner.
+        "scheduler": {"jobs": {"lease_ttl_s": 3.0}},
         "sandbox": {"state_dir": str(layout.private("sandbox"))},
         "telemetry": {"clickhouse": {"path": str(layout.private("telemetry"))}},
     }
