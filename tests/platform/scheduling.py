@@ -22,7 +22,7 @@ from temper.api.qa.v1.qa_pb2 import ResolveEnvironmentsRequest, ResolveEnvironme
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import StartTraining
 from temper.runtime.bus.base import Delivery
-from temper.runtime.errors import Rejected, TemperError
+from temper.runtime.errors import NotFound, TemperError
 from temper.runtime.supervisor import Supervisor
 from temper.runtime.testing import MemoryPlatform
 from temper.runtime.topology import rpc
@@ -150,7 +150,7 @@ class Peers:
     async def _resolve(self, request: ResolveEnvironmentsRequest, _: object) -> ResolveEnvironmentsResponse:
         for index, wish in enumerate(request.wishes):
             if wish.name in self.refused_envs:
-                raise Rejected(self.refused_envs[wish.name], field=f"wishes[{index}].name")
+                raise NotFound(self.refused_envs[wish.name], field=f"wishes[{index}].name")
         envs = [env(wish.name) for wish in request.wishes]
         for each in envs:
             each.digest = digest_of(each.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc.aio
 import pytest
 import pytest_asyncio
+from google.protobuf.field_mask_pb2 import FieldMask
 from tests.platform.scheduling import World
 from tests.unit.scheduler.jobs import policy_phase, spec
 
@@ -12,13 +13,14 @@ from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.job.v1 import job_pb2, job_pb2_grpc, platform_pb2, platform_pb2_grpc
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand
 from temper.runtime.config import GrpcConfig
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import NotFound, Rejected
 from temper.runtime.rpc import GrpcServer, channel, rpc_errors
 from temper.runtime.topology import cmd, evt
 from temper.scheduler.artifacts import ArtifactService
 from temper.scheduler.platform import PlatformService
 
 MOST_BYTES = 3 << 20
+LABELS = FieldMask(paths=["spec.labels"])
 
 
 @pytest_asyncio.fixture
@@ -172,3 +174,37 @@ async def test_policies_are_listed(world, api):
     assert [(each.job_id, each.version, each.step, each.state) for each in found] == [
         (job.id, 4, 4, "finished")
     ]
+
+
+async def test_what_does_not_exist_is_not_found(api):
+    missing = BlobRef(key="sha256/no/such", sha256="0" * 64, size=1)
+    asked = (
+        lambda: jobs(api).GetJob(job_pb2.GetJobRequest(job_id="nobody")),
+        lambda: jobs(api).CancelJob(job_pb2.CancelJobRequest(job_id="nobody")),
+        lambda: jobs(api).UpdateJob(
+            job_pb2.UpdateJobRequest(job=job_pb2.Job(id="nobody"), update_mask=LABELS)
+        ),
+        lambda: aiter(jobs(api).WatchJob(job_pb2.WatchJobRequest(job_id="nobody"))).__anext__(),
+        lambda: platform(api).DropDeadLetter(platform_pb2.DropDeadLetterRequest(seq=99)),
+        lambda: platform(api).DrainService(
+            platform_pb2.DrainServiceRequest(service="trainer", instance="nobody")
+        ),
+        lambda: aiter(artifacts(api).Download(platform_pb2.DownloadRequest(ref=missing))).__anext__(),
+    )
+    for ask in asked:
+        with pytest.raises(grpc.aio.AioRpcError) as raw:
+            await ask()
+        assert raw.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(NotFound), rpc_errors():
+            await ask()
+
+
+async def test_a_job_that_names_an_unknown_environment_is_a_bad_request(api, world):
+    await world.schedulers[0].upload(spec())
+    world.peers.refused_envs["calc"] = "no environment is named 'calc'"
+    with pytest.raises(grpc.aio.AioRpcError) as raw:
+        await jobs(api).CreateJob(job_pb2.CreateJobRequest(spec=spec(), request_id="r"))
+    assert raw.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    with pytest.raises(Rejected) as caught, rpc_errors():
+        await jobs(api).CreateJob(job_pb2.CreateJobRequest(spec=spec(), request_id="r"))
+    assert (type(caught.value), caught.value.field) == (Rejected, "spec.domains[0].env")

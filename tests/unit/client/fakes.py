@@ -17,7 +17,7 @@ from temper.api.job.v1 import job_pb2, job_pb2_grpc, platform_pb2, platform_pb2_
 from temper.api.qa.v1 import qa_pb2, qa_pb2_grpc
 from temper.api.telemetry.v1 import telemetry_pb2, telemetry_pb2_grpc
 from temper.client.sdk import Target
-from temper.runtime.errors import STATUS_METADATA_KEY, Rejected, TemperError, to_status
+from temper.runtime.errors import STATUS_METADATA_KEY, NotFound, Rejected, TemperError, to_status
 
 TOKEN = "made-up-token"
 END = {"succeeded": job_pb2.JOB_STATE_SUCCEEDED, "failed": job_pb2.JOB_STATE_FAILED}
@@ -77,7 +77,7 @@ class Jobs(job_pb2_grpc.JobServiceServicer):
 
     def GetJob(self, request, context):
         if request.job_id not in self.world.jobs:
-            refuse(context, Rejected(f"no job {request.job_id!r}", field="job_id", hint="temper job list"))
+            refuse(context, NotFound(f"no job {request.job_id!r}", field="job_id", hint="temper job list"))
         return job_pb2.GetJobResponse(job=self.world.jobs[request.job_id])
 
     def ListJobs(self, request, context):

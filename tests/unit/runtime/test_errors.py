@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from temper.runtime.errors import (
     Conflict,
     Exhausted,
+    NotFound,
     Rejected,
     Stale,
     TemperError,
@@ -18,7 +19,7 @@ from temper.runtime.errors import (
     to_status,
 )
 
-KINDS = [Rejected, Unavailable, Stale, Conflict, Exhausted]
+KINDS = [Rejected, NotFound, Unavailable, Stale, Conflict, Exhausted]
 texts = st.text(max_size=40)
 
 
@@ -51,7 +52,7 @@ def test_a_bare_error_is_unavailable():
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (code_pb2.NOT_FOUND, Rejected),
+        (code_pb2.NOT_FOUND, NotFound),
         (code_pb2.UNAUTHENTICATED, Rejected),
         (code_pb2.UNIMPLEMENTED, Rejected),
         (code_pb2.ALREADY_EXISTS, Conflict),
@@ -75,7 +76,7 @@ def test_details_of_another_domain_do_not_choose_the_kind():
 def test_the_table_says_who_retries(kind: type[TemperError]):
     row = disposition(kind("x"))
     assert row.retried == (kind in (Unavailable, Exhausted))
-    assert row.outcome == ("term" if kind is Rejected else "ack" if kind is Stale else "nak")
+    assert row.outcome == ("term" if issubclass(kind, Rejected) else "ack" if kind is Stale else "nak")
 
 
 def test_the_text_names_the_field_and_the_way_out():

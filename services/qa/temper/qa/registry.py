@@ -21,7 +21,7 @@ from temper.runtime.blobs import BlobStore, content_key
 from temper.runtime.bus.base import Deleted, Entry, KeyValue, Settled
 from temper.runtime.clock import Clock
 from temper.runtime.complaints import nearest
-from temper.runtime.errors import Conflict, Rejected, Unavailable
+from temper.runtime.errors import Conflict, NotFound, Rejected, Unavailable
 
 CACHED_ASSETS = 32
 ATTEMPTS = 20  # compare-and-set rounds against other writers of one record
@@ -88,14 +88,14 @@ class Registry:
     def own(self, name: str, version: str | None) -> EnvironmentRecord:
         """The asset's own variant: of `version`, or the newest that is not quarantined.
 
-        Raises Rejected for an unknown name, with the nearest one, or an unknown version, with those that exist.
+        Raises NotFound for an unknown name, with the nearest one, or an unknown version, with those that exist.
         """
         found = [record for key, record in self._records.items() if is_own(key) and record.env.name == name]
         if not found:
             names = {record.env.name for record in self._records.values()}
             guess = nearest(name, names)
             hint = f"did you mean {guess!r}?" if guess else "`temper env list` shows them"
-            raise Rejected(f"no environment is named {name!r}", field="name", hint=hint)
+            raise NotFound(f"no environment is named {name!r}", field="name", hint=hint)
         if version is not None:
             found = [record for record in found if record.env.version == version] or _no_version(
                 found, version
@@ -239,7 +239,7 @@ def _variant(own: EnvironmentRecord, tree: Tree, params_json: str) -> Environmen
 
 def _no_version(found: Sequence[EnvironmentRecord], version: str) -> list[EnvironmentRecord]:
     known = ", ".join(record.env.version for record in sorted(found, key=records.order))
-    raise Rejected(f"{found[0].env.name} has no version {version}", field="name", hint=f"known: {known}")
+    raise NotFound(f"{found[0].env.name} has no version {version}", field="name", hint=f"known: {known}")
 
 
 def _copy(record: EnvironmentRecord) -> EnvironmentRecord:

@@ -22,7 +22,7 @@ from obstore.store import LocalStore, S3Store
 
 from temper.api.common.v1.common_pb2 import BlobRef
 from temper.runtime.config import BlobsConfig, read_secret
-from temper.runtime.errors import Exhausted, Rejected, Unavailable
+from temper.runtime.errors import Exhausted, NotFound, Rejected, Unavailable
 
 T = TypeVar("T")
 
@@ -74,11 +74,11 @@ class BlobStore:
         return await self._run(key, lambda: self._put_file(key, path))
 
     async def get(self, ref: BlobRef) -> bytes:
-        """The bytes of `ref`; Rejected if they are missing or not the ones it names."""
+        """The bytes of `ref`; NotFound if they are missing, Rejected if they are not the ones it names."""
         return await self._run(ref.key, lambda: _verified(ref, self._read(ref.key)))
 
     async def read(self, key: str) -> bytes:
-        """The bytes under `key`, unchecked; Rejected if there are none."""
+        """The bytes under `key`, unchecked; NotFound if there are none."""
         return await self._run(key, lambda: self._read(key))
 
     async def exists(self, key: str) -> bool:
@@ -173,7 +173,7 @@ def _translating(key: str, work: Callable[[], T]) -> T:
     try:
         return work()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise Rejected(f"no blob at {key}", field="key") from None
+        raise NotFound(f"no blob at {key}", field="key") from None
     except (BaseError, OSError) as error:
         if "No space left" in str(error) or "Disk quota" in str(error):
             raise Exhausted("object storage is full", hint="free space under the blobs directory") from None

@@ -2,6 +2,7 @@
 
     TemperError
     ├── Rejected      the caller's fault: never retried
+    │   └── NotFound  what the request names does not exist
     ├── Unavailable   a part is down or late: retry with backoff
     ├── Stale         the caller speaks for an older owner or version: give up, someone else owns it now
     ├── Conflict      the thing changed or exists already: read again, then decide
@@ -10,6 +11,7 @@
 | error       | gRPC code           | delivery | retried by the caller |
 | ----------- | ------------------- | -------- | --------------------- |
 | Rejected    | INVALID_ARGUMENT    | term     | no                    |
+| NotFound    | NOT_FOUND           | term     | no                    |
 | Unavailable | UNAVAILABLE         | nak      | yes                   |
 | Stale       | FAILED_PRECONDITION | ack      | no                    |
 | Conflict    | ABORTED             | nak      | after reading again   |
@@ -32,6 +34,7 @@ __all__ = [
     "Conflict",
     "Disposition",
     "Exhausted",
+    "NotFound",
     "Outcome",
     "Rejected",
     "RpcFailure",
@@ -72,6 +75,13 @@ class Rejected(TemperError):  # noqa: N818  # the name says what to do, as HTTP'
     """The request itself is wrong; repeating it cannot help."""
 
 
+class NotFound(Rejected):
+    """What the request is about (a job, an environment, a letter, an object) does not exist.
+
+    A name inside a specification that is wrong for this reason is `Rejected`, like every other mistake in it.
+    """
+
+
 class Unavailable(TemperError):  # noqa: N818  # the name says what to do, as HTTP's do
     """A part that is needed is down, unreachable or late; the same request may succeed later."""
 
@@ -102,6 +112,7 @@ class Disposition:
 
 _TABLE: dict[type[TemperError], Disposition] = {
     Rejected: Disposition(code_pb2.INVALID_ARGUMENT, "term", False),
+    NotFound: Disposition(code_pb2.NOT_FOUND, "term", False),
     Unavailable: Disposition(code_pb2.UNAVAILABLE, "nak", True),
     Stale: Disposition(code_pb2.FAILED_PRECONDITION, "ack", False),
     Conflict: Disposition(code_pb2.ABORTED, "nak", False),
@@ -111,7 +122,7 @@ _BY_NAME: dict[str, type[TemperError]] = {kind.__name__: kind for kind in _TABLE
 # Codes that a peer outside temper (a proxy, the gRPC library itself) may answer with.
 _BY_CODE: dict[int, type[TemperError]] = {
     code_pb2.INVALID_ARGUMENT: Rejected,
-    code_pb2.NOT_FOUND: Rejected,
+    code_pb2.NOT_FOUND: NotFound,
     code_pb2.OUT_OF_RANGE: Rejected,
     code_pb2.PERMISSION_DENIED: Rejected,
     code_pb2.UNAUTHENTICATED: Rejected,

@@ -87,7 +87,10 @@ class Admission:
                 timeout_s=timeout_s,
             )
         except TemperError as error:
-            raise type(error)(error.message, field=_of_domain(error.field), hint=error.hint) from None
+            kind = (
+                Rejected if isinstance(error, Rejected) else type(error)
+            )  # a wrong name is a mistake in the job
+            raise kind(error.message, field=_of_domain(error.field), hint=error.hint) from None
         return list(answer.envs)
 
     async def create(self, request: CreateJobRequest, spec: JobSpec) -> tuple[Job, bool]:

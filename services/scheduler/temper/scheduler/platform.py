@@ -11,7 +11,7 @@ from temper.api.job.v1 import platform_pb2, platform_pb2_grpc
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, TrainingState
 from temper.runtime import topology
 from temper.runtime.bus.base import DeadLetter
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import NotFound
 from temper.scheduler.groups import timestamp
 from temper.scheduler.surroundings import Surroundings, presences
 
@@ -44,7 +44,7 @@ class PlatformService(platform_pb2_grpc.PlatformServiceServicer):
             each.instance for each in await presences(self._around.bus) if each.service == request.service
         ]
         if request.instance not in live:
-            raise Rejected(
+            raise NotFound(
                 f"no live {request.service} instance {request.instance!r}",
                 field="instance",
                 hint=f"live: {', '.join(sorted(live)) or 'none'}",

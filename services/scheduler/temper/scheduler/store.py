@@ -13,7 +13,7 @@ from typing import TypeVar
 from temper.api.job.v1.job_pb2 import Job, JobLedger
 from temper.runtime.bus.base import Bus, Entry, KeyValue
 from temper.runtime.clock import Clock
-from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale, Unavailable
+from temper.runtime.errors import Conflict, Exhausted, NotFound, Stale, Unavailable
 from temper.scheduler.facts import keep_phases
 from temper.scheduler.transitions import PAUSED, RUNNING, TERMINAL
 
@@ -71,10 +71,10 @@ class JobStore:
         return None if entry is None else decoded(entry)
 
     async def get(self, job_id: str) -> Job:
-        """The job; Rejected if there is none."""
+        """The job; NotFound if there is none."""
         job = await self.find(job_id)
         if job is None:
-            raise Rejected(f"no job {job_id!r}", field="job_id", hint="`temper job list` shows them")
+            raise NotFound(f"no job {job_id!r}", field="job_id", hint="`temper job list` shows them")
         return job
 
     async def create(self, job: Job) -> Job:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import NotFound, Rejected
 
 _STATEMENT_END = re.compile(r";[ \t]*(?:\n|$)")
 _HEADER = re.compile(r"^-- (name|description|parameters):[ \t]*(.*)$", re.MULTILINE)
@@ -49,10 +49,10 @@ def saved_queries() -> dict[str, SavedQuery]:
 
 
 def saved_query(name: str) -> SavedQuery:
-    """One of them; Rejected if there is none of that name."""
+    """One of them; NotFound if there is none of that name."""
     found = saved_queries().get(name)
     if found is None:
-        raise Rejected(
+        raise NotFound(
             f"no saved query is named {name!r}", field="saved", hint=f"known: {', '.join(saved_queries())}"
         )
     return found

@@ -15,7 +15,7 @@ from temper.runtime.errors import Conflict, Rejected
 async def export(client: AsyncClient, job_id: str, directory: Path) -> list[dict[str, object]]:
     """Write the files of a job's last policy into the new `directory`; one record per file.
 
-    Conflict if `directory` holds something already, Rejected if the job has no policy or a file's name is no name.
+    Conflict if `directory` holds something already, NotFound if the job has no policy, Rejected if a file's name is no name.
     """
     _require_new(directory)
     files = await published_files(client, job_id)

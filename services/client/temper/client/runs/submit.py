@@ -14,7 +14,7 @@ from temper.client.jobfile.spec import PolicySource, file_path, policy_source, t
 from temper.client.sdk.aio import AsyncClient
 from temper.client.sdk.convert import blob_proto
 from temper.client.sdk.types import BlobRef, Job
-from temper.runtime.errors import Rejected, TemperError
+from temper.runtime.errors import NotFound, TemperError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ async def _files(client: AsyncClient, prepared: Prepared) -> dict[str, common_pb
 
 
 async def published_files(client: AsyncClient, job_id: str) -> dict[str, common_pb2.BlobRef]:
-    """Files of a job's last published policy, by name. Rejected if it has none."""
+    """Files of a job's last published policy, by name. NotFound if it has none."""
     policies = {policy.job_id: policy for policy in await client.platform.policies()}
     policy = policies.get(job_id)
     if policy is None or policy.manifest is None:
         known = ", ".join(sorted(policies)) or "none"
-        raise Rejected(
+        raise NotFound(
             f"job {job_id!r} has no published policy", field="policy.from_job", hint=f"known: {known}"
         )
     return manifest_files(await client.artifacts.download(policy.manifest))

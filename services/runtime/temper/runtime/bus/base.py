@@ -291,11 +291,11 @@ class Bus(Protocol):
     async def dead_letters(self, *, after: int = 0, limit: int = 100) -> list[DeadLetter]: ...
 
     async def retry_dead(self, seq: int) -> None:
-        """Publish the command again and drop the letter; Rejected if there is none at `seq`."""
+        """Publish the command again and drop the letter; NotFound if there is none at `seq`."""
         ...
 
     async def drop_dead(self, seq: int) -> None:
-        """Forget the letter; Rejected if there is none at `seq`."""
+        """Forget the letter; NotFound if there is none at `seq`."""
         ...
 
     def poisoned(self, service: str) -> AsyncGenerator[Poisoned, None]:

@@ -8,7 +8,7 @@ from temper.runtime.bus.base import DeadLetter
 from temper.runtime.bus.jetstream import JetStream, Missing
 from temper.runtime.bus.pull import Reader
 from temper.runtime.envelope import Envelope, decode, encode
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import NotFound
 from temper.runtime.topology import DEAD, PREFIX
 
 REASON, SUBJECT = "temper-reason", "temper-subject"
@@ -75,5 +75,5 @@ def dead_subject(subject: str) -> str:
     return f"{PREFIX}.dead.{rest or subject}"
 
 
-def _no_letter(seq: int) -> Rejected:
-    return Rejected(f"no dead letter {seq}", field="seq", hint="`temper dead list` shows them")
+def _no_letter(seq: int) -> NotFound:
+    return NotFound(f"no dead letter {seq}", field="seq", hint="`temper dead list` shows them")

@@ -18,7 +18,14 @@ from temper.runtime.bus.broker import REPORT_AGAIN_S, Broker, Message, Service, 
 from temper.runtime.bus.handles import MemoryDelivery, MemoryKeyValue, MemoryPoisoned, Served
 from temper.runtime.clock import Clock, SystemClock
 from temper.runtime.envelope import Envelope, parse, type_of
-from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable, from_wire, to_status
+from temper.runtime.errors import (
+    Exhausted,
+    NotFound,
+    TemperError,
+    Unavailable,
+    from_wire,
+    to_status,
+)
 from temper.runtime.topology import CMD, DEAD, EVT, Topology, load
 
 M = TypeVar("M", bound=Proto)
@@ -233,7 +240,7 @@ class MemoryBus:
         self.reach()
         message = self.broker.streams[DEAD].messages.get(seq)
         if message is None:
-            raise Rejected(f"no dead letter {seq}", field="seq", hint="`temper dead list` shows them")
+            raise NotFound(f"no dead letter {seq}", field="seq", hint="`temper dead list` shows them")
         return _letter(message)
 
     async def poisoned(self, service: str) -> AsyncGenerator[Poisoned, None]:
