@@ -232,6 +232,15 @@ async def test_draining_finishes_what_runs(world: World):
     assert await left_in_queue(world) == 1
 
 
+async def test_a_worker_that_is_cancelled_while_it_waits_for_work_ends_at_once(world: World):
+    running = asyncio.create_task(world.actor.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):  # and nothing else: the command feed closes cleanly
+        await running
+
+
 async def test_draining_hands_back_what_has_not_begun(world: World):
     await world.order(group(0))
     await eventually(lambda: world.actor._admitting)

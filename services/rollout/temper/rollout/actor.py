@@ -75,17 +75,18 @@ class RolloutActor:
         """Take commands until :meth:`drain`."""
         deliveries = self._bus.commands(SERVICE, concurrency=self._config.worker.groups)
         stopping = asyncio.create_task(self._stopping.wait())
+        coming: asyncio.Future[Delivery] | None = None
         try:
             while not self._stopping.is_set():
                 coming = asyncio.ensure_future(anext(deliveries))
                 await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    coming.cancel()
-                    await asyncio.wait({coming})  # a generator can be closed only when nobody waits in it
-                    break
-                self._begin(coming.result())
+                if coming.done():
+                    self._begin(coming.result())
         finally:
             stopping.cancel()
+            if coming is not None and not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})  # a generator can be closed only when nobody waits in it
             await deliveries.aclose()
 
     async def drain(self) -> None:
