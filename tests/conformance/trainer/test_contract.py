@@ -102,7 +102,9 @@ async def test_its_presence_says_what_jobs_may_name(world, trainer):
         return found[0] if found else None
 
     async with running(trainer):
-        status = (await eventually(presence)).status
+        present = await eventually(presence)
+    assert present is not None
+    status = present.status
     assert {"sft", "grpo"} <= set(status["algorithms"].split(","))
     assert status["demonstrations"] == "sft"
     assert "fake" in status["engines"].split(",")
