@@ -5,14 +5,20 @@ import hashlib
 import json
 import struct
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.conformance.processes import Service, running
 from tests.unit.trainer.world import JOB, World, phase, spec
 
+from temper.api.common.v1 import common_pb2 as common
 from temper.api.job.v1.platform_pb2 import Presence
+from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
+from temper.api.rollout.v1.rollout_pb2 import GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import StartTraining, TrainingState
 from temper.runtime import topology
+from temper.runtime.bus.nats import Credentials, NatsBus
+from temper.runtime.embedded import NatsServer
 from temper.runtime.log.jetstream import JetStreamLog
 from temper.runtime.testing import eventually
 
@@ -63,22 +69,83 @@ async def test_every_published_tensor_matches_the_checksum_in_its_manifest(world
     assert "config.json" in manifest["files"]
 
 
-async def test_killed_at_every_second_step_it_ends_with_a_balanced_ledger_and_each_step_once(world, trainer):
-    await start(world, spec(phase(steps=6, groups=2, snapshot=2)))
-    for index in range(12):
-        await world.group(index, version=max(0, index // 2 - 1))
+async def test_each_group_is_settled_once_and_for_a_reason(world, trainer):
+    leaky = common.EnvRef(name="calc", version="1.0.0", digest="b" * 64)
+    verdict = EnvironmentRecord(env=leaky, state=EnvironmentState.ENVIRONMENT_STATE_QUARANTINED)
+    await (await world.bus.kv("environments")).put("calc.1-0-0.own", verdict.SerializeToString())
+    await start(world, spec(phase(steps=3, groups=1)))
+    first = await world.group(0)
+    await world.log.append("trajectories", JOB, first, id="again")
+    altered = await world.group(1)
+    await world.blobs.put(altered.table.key, b"x" * altered.table.size)
+    await world.group(2)
+    await world.group(3)  # two versions behind when its turn comes; the bound is one
+    await world.group(4, table=False, drop_reason=common.DROP_REASON_POISON, rewards=())
+    await world.group(5, env=leaky)
+    evaluation = common.PURPOSE_EVAL
+    await world.log.append("trajectories", JOB, GroupRecord(group_id="e", purpose=evaluation), id="e")
     async with running(trainer):
-        for step in (2, 4):
-            await world.until(lambda r, step=step: r.step >= step)
+        record = await world.until(lambda r: r.step == 2 and sum(r.dropped_groups.values()) == 4)
+        await world.group(6, version=2)
+        record = await world.until(lambda r: r.state == FINISHED)
+    reasons = ("CORRUPT", "STALE", "POISON", "REVOKED")
+    assert record.dropped_groups == {f"DROP_REASON_{reason}": 1 for reason in reasons}
+    assert record.consumed_groups == 3
+    assert [(span.first, span.last) for span in record.settled] == [(0, 6)]
+    assert [list(step.group_ids) for step in await world.steps()] == [[f"{JOB}-{n}"] for n in (0, 2, 6)]
+
+
+async def test_killed_twice_it_takes_each_step_once_and_makes_the_same_weights_bit_for_bit(
+    world, trainer, tmp_path
+):
+    steps = 6
+    await start(world, spec(phase(steps=steps, groups=2, snapshot=2)))
+    async with running(trainer):
+        done = 0
+        for reached in (3, 4):  # once behind a snapshot, once at one
+            for index in range(done, 2 * reached):
+                await world.group(index, version=max(0, index // 2 - 1))
+            done = 2 * reached
+            await world.until(lambda r, reached=reached: r.step == reached)
             trainer.kill()
             trainer.start()
+        for index in range(done, 2 * steps):
+            await world.group(index, version=index // 2 - 1)
         record = await world.until(lambda r: r.state == FINISHED)
-    assert record.consumed_groups + sum(record.dropped_groups.values()) == 12
+    assert record.recoveries == 2
     assert [(span.first, span.last) for span in record.settled] == [(0, 11)]
-    steps = await world.steps()
-    assert [step.step for step in steps] == [1, 2, 3, 4, 5, 6]
-    trained = [group for step in steps for group in step.group_ids]
-    assert len(trained) == len(set(trained)) == record.consumed_groups
+    assert record.consumed_groups == 12
+    assert [step.step for step in await world.steps()] == [1, 2, 3, 4, 5, 6]
+    weights, groups = await world.weights(record), [list(step.group_ids) for step in await world.steps()]
+    assert len({group for step in groups for group in step}) == 12
+
+    async with undisturbed(tmp_path / "undisturbed") as (other, whole):
+        await start(other, spec(phase(steps=steps, groups=2, snapshot=2)))
+        for index in range(2 * steps):
+            await other.group(index, version=max(0, index // 2 - 1))
+        async with running(whole):
+            record = await other.until(lambda r: r.state == FINISHED)
+        assert await other.weights(record) == weights
+        assert [list(step.group_ids) for step in await other.steps()] == groups
+
+
+@asynccontextmanager
+async def undisturbed(root):
+    """A second platform with a trainer that nothing happens to."""
+    server = NatsServer(root / "nats")
+    await server.start()
+    bus = NatsBus(server.url, name="test/2", credentials=Credentials(token=server.token))
+    try:
+        await bus.connect()
+        await topology.apply(bus)
+        log = JetStreamLog(bus)
+        await log.connect()
+        service = Service("trainer", server, root, **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
+        yield World(root / "objects", bus, log=log), service
+        await log.close()
+    finally:
+        await bus.close()
+        await server.stop()
 
 
 async def test_it_survives_the_death_of_the_broker(world, trainer, nats_server):
@@ -113,7 +180,9 @@ async def test_its_presence_says_what_jobs_may_name(world, trainer):
 async def test_a_drained_trainer_exits_clean(world, trainer):
     await start(world, spec())
     async with running(trainer):
-        await world.until(lambda r: r.version == 0)
+        record = await world.until(lambda r: r.manifest.key)
+        assert (record.version, record.step, record.fence) == (0, 0, 1)
+        assert await world.weights(record)  # there before any group is
         assert await trainer.stop() == 0
 
 
