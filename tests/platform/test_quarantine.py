@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 from collections.abc import AsyncIterator
 
@@ -61,7 +62,7 @@ async def world(memory_platform: MemoryPlatform) -> AsyncIterator[World]:
     clock = SystemClock()  # training happens on threads, which no clock of ours can hurry
     bus = MemoryBus(clock, name="test/1")
     await bus.connect()
-    platform = MemoryPlatform(bus, MemoryLog(clock), clock, memory_platform.directory, memory_platform.blobs)
+    platform = dataclasses.replace(memory_platform, bus=bus, log=MemoryLog(clock), clock=clock)
     made = World(platform)
     made.peers = PlayersOnly(platform)
     await made.peers.start()

@@ -22,6 +22,7 @@ from temper.qa.registry import Registry
 from temper.qa.service import EnvironmentService
 from temper.runtime.blobs import BlobStore, content_key
 from temper.runtime.errors import Rejected, Unavailable
+from temper.runtime.testing import eventually
 from temper.runtime.topology import rpc
 
 LEAKY = GOOD_CODE.replace("else 0.0", "else 0.5")
@@ -200,8 +201,26 @@ async def test_a_quarantine_withdraws_every_variant_until_it_is_lifted(world):
             await world.admission.resolve(records.wish("double", params))
     await world.admission.quarantine(records.wish("double@1.0.0"), "fixed", lift=True)
     assert (await world.admission.resolve(records.wish("double"))).name == "double"
-    assert world.probe.checks == 3
+    assert (await world.admission.resolve(records.wish("double", '{"step":7}'))).name == "double"
+    assert world.probe.checks == 4
     assert (await verdicts(world))[-1] == "admitted"
+
+
+async def test_what_was_lifted_is_checked_again_without_being_asked_for(world):
+    await register(world)
+    await world.admission.resolve(records.wish("double"))
+    await world.admission.quarantine(records.wish("double"), "leaks", lift=False)
+    (lifted,) = await world.admission.quarantine(records.wish("double"), "fixed", lift=True)
+    assert lifted.state == state.DRAFT
+    bucket = await world.platform.bus.client("scheduler/1").kv("environments")
+
+    async def admitted():
+        entry = await bucket.get("double.1-0-0.own")
+        return qa.EnvironmentRecord.FromString(entry.value).state == state.ADMITTED
+
+    await eventually(admitted)
+    assert world.probe.checks == 2
+    await world.admission.stop()
 
 
 async def test_a_watcher_sees_the_quarantine(world):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 from temper.api.common.v1.common_pb2 import EnvRef
 from temper.api.qa.v1.qa_pb2 import CheckReport, EnvironmentRecord, VerdictRecord
@@ -21,7 +22,7 @@ from temper.qa.metrics import Metrics
 from temper.qa.records import Wish, log_key, shown
 from temper.qa.registry import Registry
 from temper.runtime.clock import Clock
-from temper.runtime.errors import Rejected, Unavailable
+from temper.runtime.errors import Rejected, TemperError, Unavailable
 from temper.runtime.log.base import EventLog
 from temper.runtime.telemetry import get_logger
 
@@ -54,6 +55,7 @@ class Admission:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._running: dict[str, asyncio.Task[EnvironmentRecord]] = {}
+        self._lifted: set[asyncio.Task[None]] = set()
 
     @property
     def running(self) -> int:
@@ -90,7 +92,7 @@ class Admission:
         return await asyncio.shield(running)
 
     async def quarantine(self, wish: Wish, reason: str, *, lift: bool) -> list[EnvironmentRecord]:
-        """Withdraw every variant of a version, or let them be checked again."""
+        """Withdraw every variant of a version, or check them again: jobs that mix them wait for the verdict."""
         registry = self._parts.registry
         own = registry.own(wish.name, wish.version)
         change = state.lift if lift else state.quarantine(reason)
@@ -101,13 +103,25 @@ class Admission:
         get_logger().warning(
             "environment.lifted" if lift else "environment.quarantined", env=shown(own.env), reason=reason
         )
+        if lift:
+            for key, record in zip(keys, changed, strict=True):
+                task = asyncio.create_task(self._check_lifted(key, record))
+                self._lifted.add(task)
+                task.add_done_callback(self._lifted.discard)
         return changed
+
+    async def _check_lifted(self, key: str, record: EnvironmentRecord) -> None:
+        try:
+            await self.check(key, record)
+        except TemperError as error:  # it stays a draft: the next one who asks for it has it checked
+            get_logger().warning("environment.unchecked", env=shown(record.env), error=str(error))
 
     async def stop(self) -> None:
         """Give up checks that run; their environments stay drafts."""
-        for task in list(self._running.values()):
+        tasks: list[asyncio.Task[Any]] = [*self._running.values(), *self._lifted]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _check(self, key: str, record: EnvironmentRecord, backend: str) -> EnvironmentRecord:
         registry = self._parts.registry
