@@ -55,6 +55,8 @@ async def test_a_cancelled_job_ends_its_session(world, actor):
     job = Job(id=JOB, state=JobState.JOB_STATE_CANCELLED)
     await (await world.bus.kv("jobs")).put(JOB, job.SerializeToString())
     await eventually(lambda: not actor.status()["jobs"])
+    await eventually(lambda: not world.bus.broker.streams["CMD"].messages)
+    assert await world.bus.dead_letters() == []
     assert (await world.record()).state == TrainingState.TRAINING_STATE_RUNNING
 
 
