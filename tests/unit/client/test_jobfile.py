@@ -62,10 +62,39 @@ def problems(text: str, *overrides: str) -> list[str]:
         ("phase.7.steps=3", "--set phase.7.steps has no entry 7: 1 entries"),
         ("name.x.y=3", "--set name.x.y cannot be followed: nothing lies under 'x'"),
         ("steps", "--set steps must have the form a.b=value"),
+        ("a" + ".a" * 20_000 + "=1", "must have the form a.b=value"),
+        ("phase.rl.steps=5\nseed=3", "phase[0].steps must be a whole number, not '5\\nseed=3'"),
+        (
+            "phase.rl.params.beta=nan",
+            "phase[0].params.beta must be a finite number or text in quotes, not nan",
+        ),
+        (
+            "phase.rl.params.beta=[1]",
+            "phase[0].params.beta must be a finite number or text in quotes, not [1]",
+        ),
+        ("domain.calc.params.low=nan", "domain[0].params.low must be a finite number, not nan"),
+        ("domain.calc.params.low=[{a=inf}]", "domain[0].params.low[0].a must be a finite number, not inf"),
+        (
+            "domain.calc.params.low=2026-01-01",
+            "domain[0].params.low must be text, a number, true, false, a list or a table, not a date (put it in quotes)",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_path_and_the_way_out(override, problem):
-    assert problem in problems(JOB, override)
+    assert any(problem in found for found in problems(JOB, override))
+
+
+def test_one_wrong_value_of_an_algorithm_is_one_mistake():
+    assert len(problems(JOB, "phase.rl.params.beta=true")) == 1
+
+
+def test_brackets_without_end_are_a_mistake_and_no_crash():
+    assert problems("x = " + "[" * 5000 + "]" * 5000) == ["is nested too deeply: this is not a job file"]
+
+
+def test_a_file_without_end_is_refused_after_its_first_megabyte():
+    with pytest.raises(JobFileRejected, match="larger than 1 MiB"):
+        load_job(Path("/dev/zero"))
 
 
 def test_several_mistakes_are_told_at_once():

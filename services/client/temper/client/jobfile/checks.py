@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from temper.client.jobfile.model import JobFile, Phase, RandomPolicy
 from temper.client.jobfile.problems import Problem, nearest
@@ -14,6 +16,8 @@ RELATIVE_ALGORITHMS = ("grpo",)  # compare the samples of one task: a single sam
 def inconsistencies(job: JobFile) -> list[Problem]:
     """Everything that cannot work although each field alone is fine."""
     found = [*_policy(job), *_names(job), *_eval(job), *_accept(job), *_rollout(job)]
+    for index, domain in enumerate(job.domain):
+        found += not_json(f"domain[{index}].params", domain.params)
     for index, phase in enumerate(job.phase):
         found += _phase(f"phase[{index}]", phase)
     return found
@@ -47,6 +51,23 @@ def _repeated(table: str, names: list[str]) -> Iterator[Problem]:
     for index, name in enumerate(names):
         if counts[name] > 1 and name in names[:index]:
             yield Problem(f"{table}[{index}].name", f'"{name}" is taken by {table}[{names.index(name)}]')
+
+
+def not_json(path: str, value: Any) -> Iterator[Problem]:
+    """What an environment's parameters cannot carry although TOML can write it: dates, times, nan and inf."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from not_json(f"{path}.{key}", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from not_json(f"{path}[{index}]", item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path, f"must be a finite number, not {value}")
+    elif not isinstance(value, (str, bool, int, float)):
+        kind = type(value).__name__
+        yield Problem(
+            path, f"must be text, a number, true, false, a list or a table, not a {kind}", "put it in quotes"
+        )
 
 
 def _eval(job: JobFile) -> Iterator[Problem]:

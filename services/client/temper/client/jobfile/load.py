@@ -16,6 +16,7 @@ from temper.client.jobfile.problems import JobFileRejected, Problem, from_valida
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _FRACTION = re.compile(r"[+-]?\.\d+")  # `.5`, which TOML does not know
+_DEEPEST = 16  # keys of an override; the deepest of a job file, in an environment's own tables, needs half
 _LARGEST = 1 << 20  # bytes; a job file is a page of text, so more is a wrong file
 
 
@@ -26,7 +27,8 @@ def load_job(path: Path, overrides: Sequence[str] = (), seed: int | None = None)
     Raises JobFileRejected with every mistake.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)  # a device or a pipe may have no end
     except OSError as error:
         raise JobFileRejected(str(path), [Problem("", f"cannot be read: {error.strerror}")]) from None
     if len(raw) > _LARGEST:
@@ -54,6 +56,8 @@ def _document(raw: bytes, source: str) -> dict[str, Any]:
         problem = Problem("", f"is not text: byte {error.start} is not UTF-8")
     except tomllib.TOMLDecodeError as error:
         problem = Problem("", f"is not TOML: {error}")
+    except RecursionError:
+        problem = Problem("", "is nested too deeply: this is not a job file")
     raise JobFileRejected(source, [problem])
 
 
@@ -80,7 +84,7 @@ def _override(document: dict[str, Any], text: str) -> Problem | None:
     """Apply one `a.b=c` in place."""
     path, equals, value = text.partition("=")
     keys = [key for key in _INDEX.sub(r".\1", path.strip()).split(".") if key]
-    if not equals or not keys:
+    if not equals or not keys or len(keys) > _DEEPEST:
         return Problem(f"--set {text}", "must have the form a.b=value")
     here: Any = document
     for key in keys[:-1]:
@@ -117,6 +121,7 @@ def _step(here: Any, key: str) -> Any:
 def toml_value(text: str) -> Any:
     """The TOML value, or the text itself where it is not one: `--set name=trial` needs no quotes."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        table = tomllib.loads(f"value = {text}")
+        return table["value"] if len(table) == 1 else text  # a line break must not smuggle in a second key
+    except (tomllib.TOMLDecodeError, RecursionError):
         return float(text) if _FRACTION.fullmatch(text) else text

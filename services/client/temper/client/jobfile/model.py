@@ -7,15 +7,28 @@ a table, and `params` of a phase holds the algorithm's numbers and choices toget
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
 Whole = Annotated[int, Field(ge=0, le=2**31)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+
+
+def _number_or_text(value: object) -> float | str:
+    """One validator instead of a union, whose every branch would complain about one mistake."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"must be a finite number or text in quotes, not {value!r:.60}")
+    return float(value)
+
+
+NumberOrText = Annotated[float | str, PlainValidator(_number_or_text)]
 
 
 class Table(BaseModel):
@@ -132,7 +145,7 @@ class Phase(Table):
     """Versions a sample may be behind; 0 is synchronous."""
     optimizer: Optimizer
     """Learning rate and the rest."""
-    params: dict[str, Annotated[float, Field(allow_inf_nan=False)] | str] = Field(default_factory=dict)
+    params: dict[str, NumberOrText] = Field(default_factory=dict)
     """The algorithm's own numbers and choices."""
     oracle_mix: tuple[OracleMix, ...] = ()
     """Styles of demonstrations over the phase."""
