@@ -271,3 +271,18 @@ def test_yaml_quotes_what_would_be_read_as_something_else():
         "f: plain words",
         "g: 1.5",
     ]
+
+
+def test_a_file_that_is_not_there_is_a_line_and_no_traceback(temper, tmp_path):
+    said = temper("report", "j1", "--job-file", str(tmp_path / "none.toml"), "--data-dir", str(tmp_path))
+    assert said.code == 2
+    assert said.err == f"error: {tmp_path / 'none.toml'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("value", ["2026-01-01", "nan"])
+def test_a_parameter_that_json_cannot_carry_is_refused(value):
+    from temper.client.cli.env import _params
+    from temper.client.sdk import calls
+
+    with pytest.raises(Rejected, match="cannot be written as JSON"):
+        calls.check_environment("calc", params=_params((f"low={value}",)), force=False)

@@ -14,8 +14,12 @@ FIELD = "params_json"
 
 
 def canonical(values: Mapping[str, Any]) -> str:
-    """Sorted keys, no spaces: equal values, equal text."""
-    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """Sorted keys, no spaces: equal values, equal text. Rejected for what JSON cannot carry: dates, nan, inf."""
+    try:
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        hint = "text, finite numbers, true, false, lists and tables"
+        raise Rejected(f"cannot be written as JSON: {error}", field=FIELD, hint=hint) from None
 
 
 def effective(manifest: Manifest, name: str, overrides_json: str) -> str:
@@ -43,7 +47,7 @@ def parse(text: str) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise Rejected(f"not JSON: {error}", field=FIELD) from None
     if not isinstance(values, dict):
         raise Rejected(f"must be a JSON object, got {text[:40]!r}", field=FIELD)

@@ -18,7 +18,7 @@ def invoke(argv: Sequence[str]) -> int:
     from cyclopts import CycloptsError
 
     from temper.client.cli.app import build
-    from temper.client.cli.exits import exit_code, tell
+    from temper.client.cli.exits import exit_code, tell, tell_system
     from temper.runtime.errors import TemperError
 
     try:
@@ -33,4 +33,6 @@ def invoke(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone: that is no error of ours
         return 0
+    except OSError as error:  # a file that the user named, a full disk: the machine's own words say which
+        return tell_system(error)
     return code if isinstance(code, int) else 0

@@ -53,6 +53,17 @@ def tell(error: TemperError) -> None:
         say(f"  hint: {error.hint}")
 
 
+def tell_system(error: OSError) -> int:
+    """What the operating system refused, in one line; returns the exit code.
+
+    A name that does not fit (missing, no permission, a directory) is wrong input; anything else, such as a full disk,
+    is something needed that is not there.
+    """
+    say(f"error: {': '.join(str(part) for part in (error.filename, error.strerror or error) if part)}")
+    wrong = FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError | FileExistsError
+    return REJECTED if isinstance(error, wrong) else UNAVAILABLE
+
+
 def say(text: str) -> None:
     """Talk."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - a command line tool talks

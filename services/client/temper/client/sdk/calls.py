@@ -20,6 +20,7 @@ from temper.api.qa.v1 import qa_pb2
 from temper.api.telemetry.v1 import telemetry_pb2
 from temper.client.sdk import convert, types
 from temper.client.sdk.target import Api
+from temper.runtime.errors import Rejected
 
 R = TypeVar("R")
 CHUNK = 1 << 20  # bytes; the contract's limit for one piece
@@ -212,7 +213,12 @@ def _environments(reply: Any) -> list[types.Environment]:
 
 
 def _params(params: Mapping[str, Any] | None) -> str:
-    return json.dumps(params, sort_keys=True, separators=(",", ":")) if params else ""
+    try:
+        return json.dumps(params, sort_keys=True, separators=(",", ":"), allow_nan=False) if params else ""
+    except (TypeError, ValueError) as error:
+        raise Rejected(
+            f"cannot be written as JSON: {error}", field="params", hint="quote it as text"
+        ) from None
 
 
 # ---------------------------------------------------------------- queries
