@@ -1,5 +1,6 @@
 """Environment workers: real processes, each failing in its own way."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -116,6 +117,25 @@ async def test_a_verifier_that_hangs_is_killed_and_replaced(host: EnvironmentHos
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert (await (await host.open(ref)).tasks("train", [1], []))[0]["prompt"] == "1 + 0"
+
+
+async def test_calls_that_wait_behind_one_that_hangs_are_told_that_it_hung(
+    host: EnvironmentHost, bundles: Bundles
+) -> None:
+    hasty = MANIFEST.replace("verify_s = 60.0", "verify_s = 0.2")
+    ref = bundles.add(scoring("\n        while True: pass"), hasty)
+    await (await host.open(ref)).tasks("train", [1], [])
+    failures = await asyncio.gather(*(scored(host, ref) for _ in range(3)), return_exceptions=True)
+    assert {str(failure).partition(" (")[0] for failure in failures} == {
+        "the environment did not answer within 0.2 s"
+    }
+
+
+async def test_a_package_that_the_host_lacks_is_named(host: EnvironmentHost, bundles: Bundles) -> None:
+    lacking = MANIFEST + '\n[runtime]\nrequires = ["json", "no_such_package.part"]\n'
+    with pytest.raises(Rejected, match=r"lacks no_such_package\.part") as caught:
+        await host.open(bundles.add(manifest=lacking))
+    assert caught.value.field == "env.toml: runtime.requires"
 
 
 @pytest.mark.parametrize("source", ["raise ImportError('nothing here')", "x = 1", "class Environment: pass"])

@@ -6,6 +6,7 @@ declared range are failures of the infrastructure: the caller gets `Unavailable`
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from temper.sandbox.engine.guest import wire
 Fetch = Callable[[common_pb2.BlobRef], Awaitable[bytes]]
 
 _STOP_S: Final = 10.0
+_DIED: Final = "the environment's worker died"
 
 
 class VerifierError(Exception):
@@ -72,7 +74,9 @@ class EnvironmentHost:
         if not target.is_dir():
             content = await self._fetch(ref)  # checks size and hash
             target = await asyncio.to_thread(bundle.unpack, content, ref.sha256, self._settings.cache)
-        return target, manifest.read(target / "env.toml")
+        declared = manifest.read(target / "env.toml")
+        _require(declared.requires)
+        return target, declared
 
     def worker(self, path: Path, entry: str) -> "WorkerProcess":
         """The live worker of a bundle, started if there is none."""
@@ -174,6 +178,7 @@ class WorkerProcess:
         self._opened: dict[str, asyncio.Future[Any]] = {}
         self._next = 0
         self._turn = asyncio.Lock()
+        self._end = _DIED
         self.alive = True
         """Whether calls can be made."""
         self._loop.add_reader(ours, self._on_readable)
@@ -207,7 +212,7 @@ class WorkerProcess:
         """Raises VerifierError with the environment's own message, Unavailable if it was late or died."""
         async with self._turn:  # one at a time, so that a deadline counts from when its own call begins
             if not self.alive:
-                raise Unavailable("the environment's worker died", hint="the next call starts another")
+                raise Unavailable(self._end, hint="the next call starts another")
             self._next += 1
             number = self._next
             future: asyncio.Future[wire.Message] = self._loop.create_future()
@@ -217,8 +222,9 @@ class WorkerProcess:
                     await self._loop.sock_sendall(self._socket, wire.encode({**request, "id": number}))
                     reply = await future
             except TimeoutError:
-                self.kill()
-                raise Unavailable(f"the environment did not answer within {timeout_s:.1f} s") from None
+                # Those that wait behind a call that hangs get to know why they fail, too.
+                self.kill(f"the environment did not answer within {timeout_s:.1f} s")
+                raise Unavailable(self._end) from None
             except (
                 asyncio.CancelledError
             ):  # its answer will still come; a child in an unknown state is not kept
@@ -226,7 +232,7 @@ class WorkerProcess:
                 raise
             except OSError:
                 self.kill()
-                raise Unavailable("the environment's worker died") from None
+                raise Unavailable(self._end) from None
             finally:
                 self._waiting.pop(number, None)
         if "error" in reply:
@@ -249,11 +255,12 @@ class WorkerProcess:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message)
 
-    def kill(self) -> None:
-        """End the child and fail every caller. Idempotent."""
+    def kill(self, why: str = _DIED) -> None:
+        """End the child and fail every caller with `why`. Idempotent."""
         if not self.alive:
             return
         self.alive = False
+        self._end = why
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._process.kill()
@@ -261,7 +268,18 @@ class WorkerProcess:
             self._process.wait(_STOP_S)
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(Unavailable("the environment's worker died"))
+                waiting.set_exception(Unavailable(why))
+
+
+def _require(packages: Sequence[str]) -> None:
+    """Rejected if one cannot be imported here; its top level is looked up, nothing is imported."""
+    missing = [name for name in packages if importlib.util.find_spec(name.partition(".")[0]) is None]
+    if missing:
+        raise Rejected(
+            f"this sandbox host lacks {', '.join(missing)}",
+            field="env.toml: runtime.requires",
+            hint="install it where the sandbox service runs, then `temper env check NAME --force`",
+        )
 
 
 def _environment(path: Path) -> dict[str, str]:

@@ -1,15 +1,17 @@
 """`env.toml` as far as a sandbox host needs it: entry, tools, limits, reward range. The registry checks the rest."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 from temper.runtime.errors import Rejected
 from temper.sandbox import tools
 from temper.sandbox.engine.base import Limits
 
+_MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _LIMIT_KEYS = {
     "tool_wall_s": "wall_s",
     "tool_cpu_s": "cpu_s",
@@ -44,6 +46,8 @@ class Manifest:
     """Seconds to score one answer."""
     tool_limits: Mapping[str, float] | None = None
     """Fields of `Limits` that it sets for tool calls."""
+    requires: tuple[str, ...] = ()
+    """Packages that must be importable on the host."""
     trusted: bool = False
     """Whether it may run in a sandbox of weak isolation."""
 
@@ -82,6 +86,7 @@ def read(path: Path) -> Manifest:
             for theirs, ours in _LIMIT_KEYS.items()
             if theirs in limits
         },
+        requires=_requires(_table(table, "runtime").get("requires", [])),
         trusted=bool(_table(table, "runtime").get("trusted", False)),
     )
 
@@ -120,6 +125,14 @@ def _number(table: Mapping[str, Any], section: str, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Rejected("must be a number", field=f"env.toml: {section}.{key}")
     return float(value)
+
+
+def _requires(value: object) -> tuple[str, ...]:
+    names = cast("list[Any]", value) if isinstance(value, list) else [value]
+    found = tuple(name for name in names if isinstance(name, str) and _MODULE.fullmatch(name))
+    if len(found) < len(names):
+        raise Rejected("must be a list of names to import", field="env.toml: runtime.requires")
+    return found
 
 
 def _entry(value: object) -> str:
