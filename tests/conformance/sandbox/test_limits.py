@@ -174,6 +174,13 @@ async def test_code_in_a_sandbox_that_is_destroyed_under_it_is_told_so(sandbox: 
     assert (await running).outcome is Outcome.SANDBOX_DIED
 
 
+async def test_a_command_in_a_sandbox_that_is_destroyed_under_it_is_told_so(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(sandbox.execute(Command(("sleep", "30")), LIMITS))
+    await asyncio.sleep(0)
+    await sandbox.destroy()
+    assert (await running).outcome is Outcome.SANDBOX_DIED
+
+
 async def test_what_was_printed_before_a_limit_is_kept(sandbox: Sandbox) -> None:
     result = await sandbox.python(
         "print('so far', flush=True)\nwhile True: pass", replace(LIMITS, wall_s=1.0)

@@ -175,6 +175,10 @@ class LaunchedSandbox:
 
     def _judge(self, watch: Watch, ending: Ending, *, truncated: bool) -> CommandResult:
         evidence = watch.evidence()
+        if self._destroyed and ending is Ending.FINISHED:
+            ending = (
+                Ending.DIED
+            )  # without a namespace to die with, a command is swept before the sandbox ends
         full = self._files is not None and self._files.full
         outcome = judge(ending, evidence, disk_full=full, truncated=truncated)
         return CommandResult(outcome, truncated=truncated, evidence=evidence)
