@@ -286,3 +286,10 @@ def test_a_parameter_that_json_cannot_carry_is_refused(value):
 
     with pytest.raises(Rejected, match="cannot be written as JSON"):
         calls.check_environment("calc", params=_params((f"low={value}",)), force=False)
+
+
+def test_the_time_of_a_dead_letter_is_shown_as_a_date():
+    from temper.client.cli.output import cell
+
+    assert cell(1_796_042_538.2, "time").startswith("2026-11-30 ")
+    assert cell(0.5, "wall_s") == "0.5"

@@ -73,7 +73,7 @@ def cell(value: Any, column: str = "") -> str:
     """One value of a table."""
     if value is None:
         return "-"
-    if column.endswith("_at") and isinstance(value, (int, float)):
+    if (column.endswith("_at") or column == "time") and isinstance(value, (int, float)):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if isinstance(value, float):
         return f"{value:.4g}"
