@@ -3,8 +3,9 @@ import os
 import threading
 
 import pytest
-from tests.unit.client.fakes import FakePlatform, training
+from tests.unit.client.fakes import FakePlatform, job, training
 
+from temper.api.job.v1 import job_pb2
 from temper.client.platform.layout import DataDir
 from temper.client.platform.lock import DirectoryLock
 from temper.client.runs.run import Run, RunOptions
@@ -87,3 +88,21 @@ async def test_an_interrupted_run_cancels_its_job_and_says_so(world, layout, job
     assert finished.job
     assert (finished.job.state, finished.job.reason) == ("cancelled", "interrupted")
     assert json.loads((layout.root / "out.json").read_text())["state"] == "cancelled"
+
+
+def test_jobs_of_an_earlier_run_are_told_before_the_new_one_waits_for_them(run, world, layout):
+    world.jobs |= {"job-0": job("job-0"), "job-9": job("job-9")}  # the one runs, the other has ended
+    world.jobs["job-9"].state = job_pb2.JOB_STATE_SUCCEEDED
+    world.script = training()
+    said = run("--no-report")
+    assert f"`temper job cancel job-0 --data-dir {layout.root}` ends it" in said.err
+    assert "job-9" not in said.err
+
+
+@pytest.mark.parametrize("option", ["--summary", "--report"])
+@pytest.mark.parametrize("place", ["nowhere/out", "."])
+def test_a_file_that_cannot_be_written_is_told_before_the_training(run, world, tmp_path, option, place):
+    said = run(option, str(tmp_path / place))
+    assert said.code == 2
+    assert option in said.err
+    assert not world.jobs

@@ -68,6 +68,8 @@ def run(
     from temper.client.runs.submit import prepare
 
     prepared = prepare(job, set_, seed)  # a mistake in the file costs no platform
+    _require_place("--summary", summary)
+    _require_place("--report", report)
     layout = DataDir.at(data_dir)
     if keep_up and holder(layout.lock_file) is None:
         background(UpOptions(layout, port, without, service_set), say)
@@ -84,6 +86,15 @@ def run(
     finished = asyncio.run(Run(prepared, options).go())
     _tell_result(finished, output)
     return finished.exit_code
+
+
+def _require_place(option: str, path: Path | None) -> None:
+    """A file that cannot be written is told before the training, not after it."""
+    from temper.runtime.errors import Rejected
+
+    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+        what = "is a directory" if path.is_dir() else "lies in no directory that exists"
+        raise Rejected(f"{path} {what}", field=option, hint="name a file in a directory that is there")
 
 
 def _tell_result(finished: Finished, output: Output) -> None:

@@ -23,10 +23,13 @@ from temper.client.runs.stops import Stops
 from temper.client.runs.submit import Prepared, submit
 from temper.client.sdk.aio import AsyncClient
 from temper.client.sdk.target import Target, embedded, read_platform_file
-from temper.client.sdk.types import Job
+from temper.client.sdk.types import ENDED, STATES, Job, JobState
 from temper.runtime.errors import TemperError
 
 R = TypeVar("R")
+_UNFINISHED: tuple[JobState, ...] = tuple(
+    state for state in STATES if state not in ENDED and state != "paused"
+)
 _CANCEL_S = 20.0  # for the job to end after it was cancelled; then the platform goes down anyway
 
 
@@ -108,6 +111,7 @@ class Run:
         return await self._platform.start()
 
     async def _with(self, client: AsyncClient) -> Finished:
+        await self._unless_stopped(self._tell_unfinished(client))
         self._display.say("submitting the job")
         job = await self._unless_stopped(submit(client, self._prepared))
         if job is None:
@@ -119,6 +123,13 @@ class Run:
         report = None if interrupted else await self._write_report(client, job)
         success = 0 if job.state == "succeeded" else 1
         return Finished(job, self._stops.exit_code if interrupted else success, report)
+
+    async def _tell_unfinished(self, client: AsyncClient) -> None:
+        """Jobs that an earlier run left when it was killed go on, and may hold the only trainer: say so."""
+        for job in await client.jobs.list(states=_UNFINISHED):
+            done = f"{job.state}, step {job.progress.step} of {job.progress.total_steps}"
+            way_out = f"`temper job cancel {job.id} --data-dir {self._options.layout.root}` ends it"
+            self._display.say(f"job {job.id} from before goes on too ({done}); {way_out}")
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, R]) -> R | None:
         """The result of `work`, or None when a stop is asked for first; raises what the platform gave up on."""
@@ -146,8 +157,12 @@ class Run:
         return job
 
     def _write_summary(self, job: Job) -> None:
-        if self._options.summary is not None:
+        if self._options.summary is None:
+            return
+        try:
             self._options.summary.write_text(json.dumps(summarize(job), indent=2) + "\n")
+        except OSError as error:
+            self._display.say(f"no summary: {error.filename}: {error.strerror}")
 
     async def _write_report(self, client: AsyncClient, job: Job) -> Path | None:
         """The report; a run does not fail because its report did."""
@@ -158,7 +173,7 @@ class Run:
         path = self._options.report or self._options.layout.root / "reports" / f"{job.id}.html"
         try:
             written = await write_report(client, job.id, path, job_file=self._prepared.text)
-        except TemperError as error:
+        except (TemperError, OSError) as error:
             self._display.say(f"no report: {error}")
             return None
         return written[0]
