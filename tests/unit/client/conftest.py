@@ -56,8 +56,9 @@ def policy(tmp_path: Path) -> Path:
     """A directory that looks like a policy."""
     directory = tmp_path / "policy"
     directory.mkdir()
-    for name in ("config.json", "tokenizer.json", "temper_chat.json"):
-        (directory / name).write_text("{}")
+    (directory / "config.json").write_text('{"vocab_size": 264}')
+    (directory / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 263}}, "added_tokens": []}')
+    (directory / "temper_chat.json").write_text("{}")
     (directory / "model.safetensors").write_bytes(b"weights")
     return directory
 

@@ -205,6 +205,31 @@ def test_a_policy_that_does_not_exist_is_refused(job_file):
         policy_source(job, job_file.parent)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "mistake"),
+    [
+        ("tokenizer.json", "{}", "tokenizer.json has no model"),
+        ("tokenizer.json", "{", "tokenizer.json is not a JSON object"),
+        ("temper_chat.json", "[]", "temper_chat.json is not a JSON object: it holds a list"),
+        ("temper_chat.json", "\xff", "temper_chat.json is not a JSON object"),
+        ("config.json", "[" * 50_000, "config.json is not a JSON object: nested too deeply"),
+        ("config.json", '{"vocab_size": 263}', "has 263 tokens, but tokenizer.json has ids up to 263"),
+        (
+            "tokenizer.json",
+            '{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 264}]}',
+            "policy.checkpoint has 264 tokens, but tokenizer.json has ids up to 264 (vocab_size must be at least 265)",
+        ),
+    ],
+)
+def test_a_file_that_only_a_worker_would_refuse_is_refused_here(
+    job_file, policy: Path, name: str, content: str, mistake: str
+):
+    (policy / name).write_bytes(content.encode("latin-1"))
+    with pytest.raises(JobFileRejected) as caught:
+        policy_source(load_job(job_file), job_file.parent)
+    assert mistake in str(caught.value)
+
+
 def test_a_random_policy_brings_its_tokenizer_but_no_weights(job_file, policy: Path):
     shape = (
         'policy={random = {family = "qwen3", hidden_size = 64, layers = 2, heads = 4, kv_heads = 2, '
@@ -216,6 +241,9 @@ def test_a_random_policy_brings_its_tokenizer_but_no_weights(job_file, policy: P
         "temper_chat.json",
         "tokenizer.json",
     ]
+    small = load_job(job_file, [shape.replace("layers", "vocab_size = 256, layers")])
+    with pytest.raises(JobFileRejected, match=r"policy\.random\.vocab_size has 256 tokens"):
+        policy_source(small, job_file.parent)
     assert problems(JOB, shape.replace("heads = 4", "heads = 5"))[0] == (
         "policy.random.heads must divide hidden_size (64)"
     )

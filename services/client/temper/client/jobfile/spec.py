@@ -10,7 +10,7 @@ from pathlib import Path
 from temper.api.common.v1 import common_pb2
 from temper.api.job.v1 import spec_pb2
 from temper.client.jobfile.model import Domain, JobFile, Phase, RandomPolicy
-from temper.client.jobfile.policy import policy_files
+from temper.client.jobfile.policy import policy_files, vocabulary_problems
 from temper.client.jobfile.problems import JobFileRejected
 
 Files = Mapping[str, common_pb2.BlobRef]
@@ -35,6 +35,10 @@ def policy_source(job: JobFile, base: Path, source: str = "job") -> PolicySource
     directory = job.policy.random.files if job.policy.random else job.policy.checkpoint or ""
     field = "policy.checkpoint" if weights else "policy.random.files"
     files, problems = policy_files(base / directory, field, weights=weights)
+    if not problems:
+        size = job.policy.random.vocab_size if job.policy.random else None
+        where = "policy.random.vocab_size" if job.policy.random else field
+        problems = vocabulary_problems(files, where, vocab_size=size)
     if problems:
         raise JobFileRejected(source, problems)
     return PolicySource(files, directory)
