@@ -88,9 +88,13 @@ async def world(memory_platform: MemoryPlatform) -> AsyncIterator[World]:
 async def two_domains(world: World, steps: int) -> JobSpec:
     files = {}
     for name in ("tokenizer.json", "temper_chat.json"):
-        body = b"{}"
+        body = b'{"model": {}}'
         await world.platform.blobs.put(f"uploads/{name}", body)
-        files[name] = {"key": f"uploads/{name}", "sha256": hashlib.sha256(body).hexdigest(), "size": 2}
+        files[name] = {
+            "key": f"uploads/{name}",
+            "sha256": hashlib.sha256(body).hexdigest(),
+            "size": len(body),
+        }
     return spec(
         policy={"random": {**MODEL, **SIZES, "files": files}},
         phases=[policy_phase(steps=steps)],

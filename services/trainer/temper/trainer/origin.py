@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.job.v1.spec_pb2 import JobSpec
@@ -15,6 +15,8 @@ from temper.trainer.engine.base import Engine
 from temper.trainer.plan import model_config
 
 CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+TEXTS = (TOKENIZER, "temper_chat.json")
 WEIGHTS_SUFFIX = ".safetensors"
 
 
@@ -42,16 +44,15 @@ class Origin:
                 field="policy.checkpoint.files",
                 hint=f"given: {', '.join(sorted(given))}",
             )
-        try:
-            config = json.loads(await blobs.get(given[CONFIG]))
-        except ValueError as error:
-            raise Rejected(f"config.json is not JSON: {error}", field="policy.checkpoint.files") from None
+        config = await _object(blobs, given, CONFIG, "policy.checkpoint.files")
+        await _check_texts(blobs, given, "policy.checkpoint.files")
         files = {name: ref for name, ref in given.items() if _carried(name)}
         return cls(config, [await blobs.get(given[name]) for name in shards], files)
 
     @classmethod
     async def _random(cls, blobs: BlobStore, job_id: str, spec: JobSpec) -> Origin:
         config = model_config(spec.policy.random)
+        await _check_texts(blobs, spec.policy.random.files, "policy.random.files")
         text = json.dumps(config, indent=2, sort_keys=True).encode()
         ref = await blobs.put(f"policies/{job_id}/files/{CONFIG}", text)
         files = {name: ref for name, ref in spec.policy.random.files.items() if _carried(name)}
@@ -63,6 +64,27 @@ class Origin:
             engine.load(self.config, self.weights)
         else:
             engine.build(self.config, seed=seed)
+
+
+async def _check_texts(blobs: BlobStore, given: Mapping[str, BlobRef], field: str) -> None:
+    """Raise Rejected for texts that no rollout worker could read: there it would look like workers that are slow."""
+    for name in TEXTS:
+        content = await _object(blobs, given, name, field) if name in given else {}
+        if name == TOKENIZER and name in given and not isinstance(content.get("model"), dict):
+            raise Rejected(
+                f"{name} has no model", field=field, hint="a file of the tokenizers library is wanted"
+            )
+
+
+async def _object(blobs: BlobStore, given: Mapping[str, BlobRef], name: str, field: str) -> dict[str, Any]:
+    """A JSON object among the files."""
+    try:
+        value: Any = json.loads(await blobs.get(given[name]))
+    except (ValueError, RecursionError) as error:
+        raise Rejected(f"{name} is not JSON: {error}", field=field) from None
+    if not isinstance(value, dict):
+        raise Rejected(f"{name} is no JSON object", field=field)
+    return cast("dict[str, Any]", value)
 
 
 def _carried(name: str) -> bool:
