@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from temper.trainer.engine.base import EngineState, OptimizerSettings
 from temper.trainer.engine.torch import make
 from temper.trainer.engine.torch.engine import TorchEngine
 from temper.trainer.engine.torch.muon import orthogonal
-from temper.trainer.engine.torch.storage import encode
+from temper.trainer.engine.torch.storage import decode, encode
 from temper.trainer.samples import Batch, Sample, scores
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -223,6 +224,14 @@ def test_weights_that_do_not_fit_are_refused_by_name():
         make().load(config(intermediate_size=52), [state.files["weights.safetensors"]])
     with pytest.raises(Rejected, match="not a safetensors file"):
         make().load(config(), [b"\x80\x04pickle"])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(value):
+    named = decode(engine().snapshot().files["weights.safetensors"], what="weights")
+    named["model.norm.weight"][3] = value
+    with pytest.raises(Rejected, match=r"model\.norm\.weight has numbers that are not finite"):
+        make().load(config(), [encode(named)])
 
 
 def test_a_tied_head_is_not_exported_twice():

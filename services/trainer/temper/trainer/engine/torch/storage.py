@@ -44,7 +44,7 @@ def export(model: nn.Module, *, tied: bool) -> Iterator[NamedTensor]:
 
 
 def assign(model: nn.Module, files: Sequence[bytes], *, tied: bool) -> None:
-    """Copy weights into the model. Raises Rejected when names or shapes do not fit; half-loaded models do not happen."""
+    """Copy weights into the model. Raises Rejected when names, shapes or numbers do not fit; half-loaded models do not happen."""
     given: dict[str, Tensor] = {}
     for data in files:
         given.update(decode(data, what="model.safetensors"))
@@ -61,6 +61,10 @@ def assign(model: nn.Module, files: Sequence[bytes], *, tied: bool) -> None:
         if param.shape != given[name].shape:
             shapes = f"{list(given[name].shape)}, config.json says {list(param.shape)}"
             raise Rejected(f"{name} has shape {shapes}", field="policy.checkpoint.files")
+        if not bool(
+            torch.isfinite(given[name]).all()
+        ):  # rollout workers would refuse every version made from it
+            raise Rejected(f"{name} has numbers that are not finite", field="policy.checkpoint.files")
     with torch.no_grad():
         for name, param in wanted.items():
             param.copy_(given[name])
