@@ -29,7 +29,9 @@ def problems(text: str, *overrides: str) -> list[str]:
         ("phase.rl.steps=2.5", "phase[0].steps must be a whole number, not 2.5"),
         ("phase.rl.steps=true", "phase[0].steps must be a whole number, not True"),
         ("phase.rl.optimizer.lr=-1", "phase[0].optimizer.lr must be more than 0.0, not -1"),
-        ("phase.rl.optimizer.lr=inf", "phase[0].optimizer.lr must be a finite number, not inf"),
+        ("phase.rl.optimizer.lr=inf", "phase[0].optimizer.lr must be at most 100.0, not inf"),
+        ("phase.rl.optimizer.lr=nan", "phase[0].optimizer.lr must be at most 100.0, not nan"),
+        ("domain.calc.share=1e308", "domain[0].share must be at most 1000000000.0, not 1e+308"),
         (
             "phase.rl.optimizer.schedule=cosin",
             "phase[0].optimizer.schedule must be one of 'constant', 'cosine' or 'linear', not 'cosin' (did you mean \"cosine\"?)",

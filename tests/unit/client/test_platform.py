@@ -289,3 +289,9 @@ async def test_a_supervisor_that_is_killed_takes_its_children_along(tmp_path):
     await process.wait()
     await eventually(lambda: not any(alive(pid) for pid in children))
     assert holder(tmp_path / "lock") is None
+
+
+@pytest.mark.parametrize("base", [-1, 0, 65530, 70_000])
+def test_a_port_that_does_not_exist_is_refused(base):
+    with pytest.raises(Rejected, match=f"must be between 1 and 65529, is {base}"):
+        choose_ports(tuple("abcdefg"), base)

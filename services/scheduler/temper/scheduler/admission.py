@@ -25,7 +25,7 @@ from temper.scheduler.validate import Known
 
 DRY_RUN_S = 5.0  # looking up names is quick; a qa that is away is asked again by the job's actor
 FROM_DEMONSTRATIONS = ("sft",)  # while no live trainer says which algorithms learn from them
-_WISH = re.compile(r"wishes\[(\d+)\](?:\.(\w+))?")
+_WISH = re.compile(r"wishes\[(\d+)\](?:\.(.+))?")
 _SLUG = 32  # characters of a name that go into an id
 
 
@@ -162,11 +162,11 @@ def slug(name: str) -> str:
 
 
 def _of_domain(field: str | None) -> str | None:
-    """`wishes[1].name` as `spec.domains[1].env`."""
+    """`wishes[1].name` as `spec.domains[1].env`, `wishes[1].params_json.low` as `spec.domains[1].params_json.low`."""
     match = _WISH.fullmatch(field or "")
     if match is None:
         return field
-    part = "params_json" if match[2] and match[2].startswith("param") else "env"
+    part = match[2] if match[2] and match[2].startswith("params_json") else "env"
     return f"spec.domains[{match[1]}].{part}"
 
 

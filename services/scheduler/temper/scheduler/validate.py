@@ -25,6 +25,7 @@ MOST_LEDGER_BYTES = (
     700_000  # of 1 MiB that a value of KV `jobs` may have; the rest is curricula and evaluations
 )
 COMMAND_BYTES, TASK_BYTES = 600, 16  # a published command in the ledger; each of its tasks on top
+LARGEST, LARGEST_LR = 1e9, 100.0  # larger numbers overflow where they are added or multiplied
 _SHOWN = 6  # problems told at once
 
 
@@ -114,8 +115,10 @@ def _unique(table: str, names: list[str]) -> Iterator[Problem]:
 
 
 def _domain(path: str, domain: DomainSpec) -> Iterator[Problem]:
-    if not 0 < domain.share < math.inf:
-        yield Problem(f"{path}.share", f"must be a positive number, is {domain.share:g}")
+    if not 0 < domain.share <= LARGEST:
+        yield Problem(
+            f"{path}.share", f"must be a positive number of at most {LARGEST:g}, is {domain.share:g}"
+        )
     yield from _choice(f"{path}.curriculum", domain.curriculum, CURRICULA, "curriculum")
     if domain.params_json and not _is_object(domain.params_json):
         yield Problem(f"{path}.params_json", "must be a JSON object", 'for example {"min_digits":2}')
@@ -124,6 +127,8 @@ def _domain(path: str, domain: DomainSpec) -> Iterator[Problem]:
 def _phase(path: str, phase: PhaseSpec, known: Known) -> Iterator[Problem]:
     yield from _choice(f"{path}.algorithm", phase.algorithm, known.algorithms, "algorithm")
     yield from _choice(f"{path}.optimizer.schedule", phase.optimizer.schedule, SCHEDULES, "schedule")
+    if not 0 < phase.optimizer.lr <= LARGEST_LR:
+        yield Problem(f"{path}.optimizer.lr", f"must be in (0, {LARGEST_LR:g}], is {phase.optimizer.lr:g}")
     for name, beta in (("beta1", phase.optimizer.beta1), ("beta2", phase.optimizer.beta2)):
         if not 0 <= beta < 1:
             yield Problem(f"{path}.optimizer.{name}", f"must be in [0, 1), is {beta:g}")

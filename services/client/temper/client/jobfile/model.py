@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 Count = Annotated[int, Field(ge=1, le=2**31)]
 Whole = Annotated[int, Field(ge=0, le=2**31)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, le=1e9)]  # what is larger is a slip, and overflows where it is used
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
@@ -97,7 +97,7 @@ class Domain(Table):
 class Optimizer(Table):
     """`optimizer` of a phase: AdamW with a schedule."""
 
-    lr: Positive
+    lr: Annotated[float, Field(gt=0.0, le=100.0)]
     """Peak learning rate."""
     warmup_steps: Whole = 0
     """Linear warm-up."""
@@ -120,7 +120,7 @@ class OracleMix(Table):
 
     until: Annotated[float, Field(gt=0.0, le=1.0)]
     """Fraction of the phase's steps at which the mix ends."""
-    styles: Annotated[dict[str, Annotated[float, Field(ge=0.0)]], Field(min_length=1)]
+    styles: Annotated[dict[str, Annotated[float, Field(ge=0.0, le=1e9)]], Field(min_length=1)]
     """Weight per style."""
 
 

@@ -11,7 +11,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from temper.runtime.embedded import free_port
-from temper.runtime.errors import Conflict, Unavailable
+from temper.runtime.errors import Conflict, Rejected, Unavailable
 
 HEALTH = "/grpc.health.v1.Health/Check"
 _POLL_S = 0.1
@@ -19,7 +19,7 @@ _TALK_S = 3.0  # between two lines about what is waited for
 
 
 def choose_ports(names: tuple[str, ...], base: int | None) -> dict[str, int]:
-    """A port for each name: consecutive from `base`, or free ones. Conflict if a wanted port is taken."""
+    """A port for each name: consecutive from `base`, or free ones. Rejected if there are none, Conflict if one is taken."""
     if base is None:
         ports: dict[str, int] = {}
         while len(ports) < len(names):
@@ -27,6 +27,9 @@ def choose_ports(names: tuple[str, ...], base: int | None) -> dict[str, int]:
             if port not in ports.values():
                 ports[names[len(ports)]] = port
         return ports
+    highest = 65536 - len(names)
+    if not 1 <= base <= highest:
+        raise Rejected(f"must be between 1 and {highest}, is {base}", field="port")
     ports = {name: base + offset for offset, name in enumerate(names)}
     taken = [f"{port} ({name})" for name, port in ports.items() if not _is_free(port)]
     if taken:
