@@ -295,3 +295,20 @@ async def test_a_supervisor_that_is_killed_takes_its_children_along(tmp_path):
 def test_a_port_that_does_not_exist_is_refused(base):
     with pytest.raises(Rejected, match=f"must be between 1 and 65529, is {base}"):
         choose_ports(tuple("abcdefg"), base)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("foo", "'foo' names no service"),
+        ("trainr.logging.level=debug", 'did you mean "trainer"'),
+        ("logging.level=debug", "names no service"),
+        ("trainer", "is not SERVICE.KEY=VALUE"),
+        ("trainer.logging.level", "is not SERVICE.KEY=VALUE"),
+        ("trainer.=3", "is not SERVICE.KEY=VALUE"),
+    ],
+)
+def test_an_override_that_no_service_would_read_is_refused(tmp_path, override, words):
+    with pytest.raises(Rejected) as caught:
+        Platform(DataDir.at(tmp_path), say=print, overrides=["trainer.logging.level=debug", override])
+    assert words in str(caught.value)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from temper.client.jobfile.problems import nearest
 from temper.client.platform.layout import DataDir
 from temper.runtime.errors import Rejected, Unavailable
 
@@ -62,6 +63,18 @@ def require_installed(services: tuple[Service, ...]) -> None:
         field="extras",
         hint=f"pip install 'temper-rl[{wanted}]'",
     )
+
+
+def require_overrides(overrides: Sequence[str]) -> None:
+    """Rejected for an override that no service would read."""
+    for override in overrides:
+        name, dot, assignment = override.partition(".")
+        if name.partition("=")[0] not in NAMES:
+            hint = nearest(name.partition("=")[0], NAMES)
+            raise Rejected(f"{override!r} names no service", field="--service-set", hint=hint)
+        if not dot or not assignment.partition("=")[0] or "=" not in assignment:
+            hint = "for example trainer.logging.level=debug"
+            raise Rejected(f"{override!r} is not SERVICE.KEY=VALUE", field="--service-set", hint=hint)
 
 
 def missing(service: Service) -> list[str]:

@@ -19,7 +19,14 @@ from temper.client.platform.keeper import Keeper
 from temper.client.platform.layout import DataDir
 from temper.client.platform.lock import DirectoryLock
 from temper.client.platform.ready import choose_ports, until_serving
-from temper.client.platform.services import Service, require_installed, selected, settings, to_toml
+from temper.client.platform.services import (
+    Service,
+    require_installed,
+    require_overrides,
+    selected,
+    settings,
+    to_toml,
+)
 from temper.client.sdk.target import Api, Target
 from temper.runtime.embedded import binary, write_secret
 
@@ -56,6 +63,7 @@ class Platform:
         self._say = say
         self._services = selected(without)
         self._base_port = base_port
+        require_overrides(overrides)
         self._overrides = tuple(overrides)
         self._lasting = lasting
         self._lock = DirectoryLock(layout.lock_file)
