@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from temper.client.platform.broker import Broker
@@ -27,6 +29,7 @@ from temper.client.platform.services import (
     settings,
     to_toml,
 )
+from temper.client.platform.space import Space
 from temper.client.sdk.target import Api, Target
 from temper.runtime.embedded import binary, write_secret
 
@@ -71,6 +74,7 @@ class Platform:
         self._ports: dict[str, int] = {}
         self._broker: Broker | None = None
         self._started_at = 0.0
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def target(self) -> Target:
@@ -105,6 +109,7 @@ class Platform:
 
     async def stop(self) -> None:
         """Drain the services wave by wave, then the broker; kill what does not end in time."""
+        self._unwatch()
         for wave in sorted({service.stop_wave for service in self._services}):
             names = [service.name for service in self._services if service.stop_wave == wave]
             await asyncio.gather(*(self._end(name) for name in names))
@@ -114,6 +119,7 @@ class Platform:
 
     def kill(self) -> None:
         """End everything at once."""
+        self._unwatch()
         for keeper in self._keepers.values():
             keeper.kill()
         self.layout.remove_state()
@@ -148,6 +154,8 @@ class Platform:
         await self._until_ready()
         for keeper in self._keepers.values():
             keeper.settled = True
+        space = Space(self.layout.root, say=self._say, mend=self._renew_broker)
+        self._watching = asyncio.create_task(space.watch(), name="space")
         self.layout.write_state(self.state())
 
     async def _until_ready(self) -> None:
@@ -168,6 +176,17 @@ class Platform:
         keeper = Keeper(name, start, changed=self._changed, log_tail=lambda: self.layout.log_tail(name))
         self._keepers[name] = keeper
         await keeper.begin()
+
+    def _unwatch(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _renew_broker(self) -> None:
+        """nats-server keeps the error of a failed write until it starts again: end it, its keeper starts it."""
+        keeper = self._keepers.get(BROKER)
+        if keeper is not None and keeper.pid:
+            with suppress(ProcessLookupError):
+                os.kill(keeper.pid, signal.SIGKILL)
 
     async def _launch_broker(self) -> Child:
         assert self._broker is not None
