@@ -163,7 +163,8 @@ async def test_credits_bound_what_is_in_flight_and_a_cancelled_job_asks_for_noth
     evaluation = {"tasksPerDomain": 6, "before": False, "after": False, "temperature": 1, "samplesPerTask": 1}
     async with running(service), Api(address) as api:
         world.peers.rolling.clear()
-        job = await api.create(spec(phases=[policy_phase(steps=50)], eval=evaluation))
+        # more steps than scripted peers can take before the cancel arrives, on any machine
+        job = await api.create(spec(phases=[policy_phase(steps=1_000_000)], eval=evaluation))
         await eventually(lambda: len(world.peers.indexes(job.id)) >= CREDITS)
         beats = 0
         async for message in api.jobs.WatchJob(job_pb2.WatchJobRequest(job_id=job.id)):
