@@ -103,7 +103,7 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateJob(self, request, context):
-        """Changes labels, or phases that have not begun.
+        """Changes labels, the domains of a job that has not ended, and phases until training is asked for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

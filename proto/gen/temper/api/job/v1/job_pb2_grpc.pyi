@@ -238,7 +238,7 @@ class JobServiceStub(typing.Generic[_JobServiceCreateJobType, _JobServiceGetJobT
     """Jobs, newest first."""
 
     UpdateJob: _JobServiceUpdateJobType
-    """Changes labels, or phases that have not begun."""
+    """Changes labels, the domains of a job that has not ended, and phases until training is asked for."""
 
     CancelJob: _JobServiceCancelJobType
     """Ends a job. Idempotent."""
@@ -320,7 +320,7 @@ class JobServiceServicer(metaclass=abc.ABCMeta):
         request: temper.api.job.v1.job_pb2.UpdateJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[temper.api.job.v1.job_pb2.UpdateJobResponse, collections.abc.Awaitable[temper.api.job.v1.job_pb2.UpdateJobResponse]]:
-        """Changes labels, or phases that have not begun."""
+        """Changes labels, the domains of a job that has not ended, and phases until training is asked for."""
 
     @abc.abstractmethod
     def CancelJob(
