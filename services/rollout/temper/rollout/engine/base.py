@@ -8,15 +8,18 @@ Rules that the types alone do not say:
 * **Token-in/token-out.** Output arrays are aligned with ``tokens`` and have equal length.
 * **A sample is its own.** Token ``t`` of a request depends on weights, context, ``(seed, sample_index, position)``
   and nothing else: not on its neighbours in the batch, not on preemption, not on a restart.
-* **Swap at a step edge.** ``swap`` changes the weights between two decode steps; running sequences go on (policy
-  ``keep``), their KV stays, and a new version span opens with the next token.
+* **Swap at a step edge.** ``swap`` changes the weights between two decode steps. What happens to running sequences is
+  the caller's :class:`SwapPolicy`, echoed in the report. No block computed under one version ever serves a request that
+  was admitted under another: ``keep`` is for running sequences, never for the prefix cache.
+* **Streaming is a view.** A sink sees every output token exactly once, in order, before the future resolves; what it saw
+  and what the completion says are equal.
 * **Finish once.** ``cancel`` is the same path as finishing: the future resolves with what there is so far.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -29,6 +32,16 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the engine's context limit
     ABORT = "abort"  # cancelled by the caller
     DEADLINE = "deadline"  # the request's deadline passed
+
+
+class SwapPolicy(StrEnum):
+    """What a weight swap does to sequences that run."""
+
+    KEEP = "keep"  # go on, KV stays; spans say which version computed what
+    RECOMPUTE = "recompute"  # go on, KV of the whole sequence is computed again under the new version
+    REQUEUE = "requeue"  # back to the queue with the tokens so far; admitted again under the new version
+    ABORT = "abort"  # finish with reason abort and what there is
+    WAIT = "wait"  # admit nothing, let what runs finish under the old version, then swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,16 @@ class Sampling:
     """Drop tokens less likely than min_p times the most likely one."""
     stop_token_ids: tuple[int, ...] = ()
     """Sampling any of these ends the output; the token is kept."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens already in the context; 1 is off."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens already in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted once per occurrence in the output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, addend) pairs, applied before temperature."""
+    top_logprobs: int = 0
+    """Report this many most likely tokens (raw logprobs) beside each output token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +97,18 @@ class Request:
     """Id of a finished request with ``keep``: its KV is reused and it stops being kept."""
     keep: bool = False
     """Keep the sequence after it finishes, so that a later request may continue it."""
+    attempt: int = 1
+    """Counts redeliveries of one request id; echoed."""
+    group: str = ""
+    """Requests of one group are admitted together and share what they learn from each other's outputs (drafts)."""
+    tenant: str = ""
+    """Salt of the prefix cache: requests of different tenants never share KV."""
+    priority: int = 0
+    """Higher is admitted first and preempted last; waiting requests age towards the front."""
+    prompt_logprobs: bool = False
+    """Report the raw logprob of every own prompt token. Never changes the output nor, silently, what is cached."""
+    speculate: bool = True
+    """Whether the engine may use drafts for this request; the distribution is the same either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +145,22 @@ class Completion:
     """Why it ended."""
     cached_tokens: int
     """Context tokens whose KV was not computed for this request: reused, or shared with its group."""
+    kv_origin_versions: tuple[Span, ...] = ()
+    """Run-length over the output: the *oldest* version under which KV read by that token was computed."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per output token, (token, raw logprob) pairs, likeliest first; empty when none were asked for."""
+    prompt_logprobs: tuple[float | None, ...] = ()
+    """Per own prompt token, raw logprob given what precedes; None for the first token of a sequence."""
+    attempt: int = 1
+    """As given."""
+    stopped_by: int | None = None
+    """The stop token that ended it, for ``stop``."""
+    drafts_accepted: int = 0
+    """Output tokens that were proposed by a draft and accepted."""
+    attention: str = "dense"
+    """``sparse`` when any output token was computed from a part of its context only."""
+    for_training: bool = True
+    """False when logprobs come from a fast variant (quantised, sparse) and must not reach a trainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +183,46 @@ class SwapReport:
     """Version that is now current."""
     running: int
     """Sequences that go on across the swap."""
-    policy: str
-    """How they go on; always ``keep`` today."""
+    policy: SwapPolicy
+    """What was done with them, as asked."""
+    seconds: float = 0.0
+    """From the request to the first step that may run under the new version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What one step added to one request: aligned arrays of equal, non-zero length (more than one with speculation)."""
+
+    request_id: str
+    """Whose."""
+    tokens: tuple[int, ...]
+    """Output ids."""
+    logprobs_raw: tuple[float, ...]
+    """As in :class:`Completion`."""
+    logprobs: tuple[float, ...]
+    """As in :class:`Completion`."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
+    """As in :class:`Completion`; empty when none were asked for."""
+    version: int
+    """Weight version that computed them."""
+
+
+Sink = Callable[[Emitted], None]
+"""Called on the event loop; must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Book of the KV pool. ``free + evictable + held == total`` at every idle step."""
+
+    total: int
+    """Blocks of the pool."""
+    free: int
+    """Blocks that hold nothing."""
+    evictable: int
+    """Blocks that hold hashed KV nobody uses now."""
+    held: int
+    """Blocks that running or kept sequences use, a shared one counted once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +249,18 @@ class Stats:
     """Decode steps since start."""
     busy_seconds: float
     """Time spent in steps since start."""
+    cached_prompt_tokens: int = 0
+    """Context tokens served from the prefix cache or a sibling since start."""
+    preemptions: int = 0
+    """Sequences put back for want of KV memory since start."""
+    drafts_proposed: int = 0
+    """Draft tokens verified since start."""
+    drafts_accepted: int = 0
+    """Draft tokens accepted since start."""
+    paused: bool = False
+    """Whether stepping is paused."""
+    blocks: Blocks | None = None
+    """The KV pool; None for an engine that does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,18 +307,27 @@ class Engine(Protocol):
         """
         ...
 
-    async def swap(self, version: int) -> SwapReport:
+    async def swap(self, version: int, policy: SwapPolicy = SwapPolicy.KEEP) -> SwapReport:
         """Make a staged version current at the next step edge. Announcing the current version is a no-op.
 
         Raises ``Rejected`` when the version was not staged.
         """
         ...
 
-    def submit(self, request: Request) -> asyncio.Future[Completion]:
-        """Queue a request.
+    async def pause(self) -> None:
+        """Stop stepping at the next step edge; requests queue up, nothing is lost. Idempotent."""
+        ...
+
+    async def resume(self) -> None:
+        """Step again. Idempotent."""
+        ...
+
+    def submit(self, request: Request, sink: Sink | None = None) -> asyncio.Future[Completion]:
+        """Queue a request; ``sink`` sees its tokens as they come.
 
         Raises ``Rejected`` for an empty prompt, a token outside the vocabulary, a prompt at or above the context
-        limit, a duplicate id, or a ``continues`` that is not kept.
+        limit, a prompt that can never fit the KV pool, a duplicate id (of the same attempt: the caller's error; of
+        another: cancel the first one first), a ``continues`` that is not kept, or an option the engine cannot honour.
         """
         ...
 
