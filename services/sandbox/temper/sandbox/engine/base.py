@@ -2,29 +2,54 @@
 
 A backend makes sandboxes; a sandbox runs commands one at a time and is destroyed. A limit that was hit is a *result*
 with evidence, never an exception; exceptions (from `temper.runtime.errors`) mean that the host failed or the caller
-asked for something impossible. A container, VM or remote backend is one more implementation of `Backend`.
+asked for something impossible. A container, VM or remote backend is one more implementation of `Backend`; what it cannot do
+it does not declare in `Capabilities`, and inherits from `lacking` to say so.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+from temper.sandbox.engine.command import (
+    Command,
+    CommandResult,
+    Evidence,
+    Guarantee,
+    Limits,
+    Outcome,
+    Sink,
+    Stream,
+)
+from temper.sandbox.engine.entries import Change, Edit, FileInfo, Match
+from temper.sandbox.engine.interactive import ProcessInfo, Session, SessionSpec
 
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "Change",
+    "Command",
+    "CommandResult",
+    "Edit",
+    "Evidence",
+    "FileInfo",
+    "Fork",
+    "Guarantee",
+    "Isolation",
+    "Limits",
+    "Match",
+    "Outcome",
+    "ProcessInfo",
+    "Sandbox",
+    "Session",
+    "SessionSpec",
+    "Sink",
+    "StartCost",
+    "Stream",
+]
 
-class Outcome(StrEnum):
-    """How a command ended, judged from the host's own evidence and never from an exit code."""
-
-    OK = "ok"
-    TIMED_OUT = "timed_out"
-    CPU_EXCEEDED = "cpu_exceeded"
-    OOM_KILLED = "oom_killed"
-    PIDS_EXCEEDED = "pids_exceeded"
-    DISK_FULL = "disk_full"
-    OUTPUT_TRUNCATED = "output_truncated"
-    SANDBOX_DIED = "sandbox_died"
+FLAGS: Final = frozenset({"programs", "sessions", "terminals", "streaming", "processes", "trees"})
+"""Capabilities that are there or not."""
 
 
 class Isolation(IntEnum):
@@ -36,86 +61,15 @@ class Isolation(IntEnum):
     VM = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a sandbox and of each command in it. Example: `Limits(memory_bytes=256 << 20, wall_s=10)`."""
+class StartCost(StrEnum):
+    """Order of magnitude of making one fresh sandbox."""
 
-    memory_bytes: int = 2 << 30
-    """Kill limit on the memory of all processes together, tmpfs files included."""
-    cpus: float = 1.0
-    """Cores, as a bandwidth."""
-    pids: int = 256
-    """Processes and threads; enough for a compiler."""
-    wall_s: float = 60.0
-    """Wall-clock seconds of one command."""
-    cpu_s: float | None = None
-    """CPU seconds of one command, over its whole tree; None for no limit."""
-    output_bytes: int = 8 << 20
-    """Bytes kept of each of standard output and error: half head, half tail."""
-    disk_bytes: int = 256 << 20
-    """Bytes of /work, and again of /tmp; more is ENOSPC. They count as memory too."""
-    open_files: int = 1024
-    """Descriptors of one process."""
-    file_bytes: int = 1 << 30
-    """Size of one file."""
-    grace_s: float = 0.2
-    """Seconds between TERM and KILL at a limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A program to run. Example: `Command(("/bin/sh", "-c", "ls"), cwd="/work")`."""
-
-    argv: tuple[str, ...]
-    """Program and arguments. No shell is involved unless it is the program."""
-    stdin: bytes = b""
-    """Standard input; empty is /dev/null."""
-    env: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    """Variables added to the sandbox's own."""
-    cwd: str = ""
-    """Directory inside the sandbox; empty is its work directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the host measured over one command. Example: `Evidence(wall_s=.2, cpu_s=.1, peak_memory_bytes=9000000)`."""
-
-    wall_s: float = 0.0
-    """Seconds from start to end."""
-    cpu_s: float = 0.0
-    """CPU seconds of every process of the sandbox in that time."""
-    peak_memory_bytes: int = 0
-    """Highest memory of the sandbox during the command; 0 when the host cannot tell."""
-    oom_kills: int = 0
-    """Processes the kernel killed for memory."""
-    refused_forks: int = 0
-    """Forks refused at the process limit."""
-    throttled_s: float = 0.0
-    """Seconds held back by the cpu limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    r"""The end of one command. Example: `CommandResult(Outcome.OK, stdout=b"2\n", exit_code=0)`."""
-
-    outcome: Outcome
-    """Typed end."""
-    stdout: bytes = b""
-    """Head and tail, raw."""
-    stderr: bytes = b""
-    """Head and tail, raw; empty for Python code, whose two streams are one."""
-    truncated: bool = False
-    """Bytes were cut out of the middle."""
-    exit_code: int | None = None
-    """Present if it exited."""
-    signal: int | None = None
-    """Present if a signal ended it."""
-    error: str | None = None
-    """Why it could not start, or the exception that ended Python code; the agent's own making."""
-    interpreter_lost: bool = False
-    """The persistent interpreter died with this command; the next code starts afresh."""
-    evidence: Evidence = Evidence()
-    """Measurements."""
+    FORK = "fork"
+    """Milliseconds."""
+    CONTAINER = "container"
+    """A good part of a second."""
+    MACHINE = "machine"
+    """Seconds: a kernel starts, or a cluster schedules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +88,47 @@ class Capabilities:
     """Networks it can give; the first is the default."""
     snapshots: tuple[str, ...] = ()
     """Kinds of snapshot it can take: "files", "processes"."""
+    max_fork: int = 0
+    """Most sandboxes that one `fork` makes; 0 if it cannot fork."""
+    sessions: bool = False
+    """Whether `open_session` works: shells that remember, programs in the background."""
+    terminals: bool = False
+    """Whether a session can have a terminal."""
+    streaming: bool = False
+    """Whether a sink gets output while the program runs, and holds the program back."""
+    processes: bool = False
+    """Whether `list_processes` and `signal` work."""
+    trees: bool = False
+    """Whether files can be listed, moved as trees, patched, searched and watched; single files always work."""
+    guarantees: frozenset[str] = frozenset()
+    """Fields of `Guarantee` that it keeps."""
+    start_cost: StartCost = StartCost.FORK
+    """What a fresh sandbox costs, by order of magnitude."""
     programs: bool = True
     """Whether it runs real programs (the fake one does not)."""
     cgroup_mode: str = "none"
     """Kind of control groups: v2, v1 or none."""
     notes: tuple[str, ...] = ()
     """What a doctor should tell: why a limit is only advisory, what is missing."""
+
+    def has(self, need: str) -> bool:
+        """Whether it offers `need`: a flag's name, "snapshots:files", "network:none", "enforces:pids" or "fork:8"."""
+        kind, _, value = need.partition(":")
+        match kind:
+            case "snapshots":
+                return value in self.snapshots
+            case "network":
+                return value in self.network_modes
+            case "enforces":
+                return value in self.enforced
+            case "fork":
+                return value.isdigit() and int(value) <= self.max_fork
+            case _:
+                return need in FLAGS and bool(getattr(self, need))
+
+    def missing(self, needs: Iterable[str]) -> list[str]:
+        """Those of `needs` that it lacks, in order: a task that names one is refused before it starts."""
+        return [need for need in needs if not self.has(need)]
 
 
 class Sandbox(Protocol):
@@ -150,12 +139,27 @@ class Sandbox(Protocol):
         """Whether a command can still run here."""
         ...
 
-    async def execute(self, command: Command, limits: Limits) -> CommandResult:
-        """Run a program to its end or its limit; background children it leaves live on."""
+    async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
+        """Run a program to its end or its limit; background children it leaves live on.
+
+        `sink` gets every byte while it runs, beside the capped head and tail of the result.
+        """
         ...
 
     async def python(self, code: str, limits: Limits) -> CommandResult:
         """Run code in the persistent interpreter, which starts at the first call."""
+        ...
+
+    async def open_session(self, spec: SessionSpec, sink: Sink | None = None) -> Session:
+        """Start a program that outlives this call: a shell that remembers, a terminal, a server in the background."""
+        ...
+
+    async def list_processes(self) -> list[ProcessInfo]:
+        """What runs now, asked of the kernel; process 1 of the sandbox is not among them."""
+        ...
+
+    async def signal(self, pid: int, number: int) -> None:
+        """Send a signal to one process by the pid that `list_processes` gave. Rejected if it is not there."""
         ...
 
     async def put_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
@@ -164,6 +168,50 @@ class Sandbox(Protocol):
 
     async def get_file(self, path: str, max_bytes: int) -> tuple[bytes, bool]:
         """The file's first bytes, and whether there are more. Rejected if it is no regular file."""
+        ...
+
+    async def stat(self, path: str) -> FileInfo:
+        """What lies at a path; a link is described, not followed. Rejected if nothing is there."""
+        ...
+
+    async def list_files(self, path: str, depth: int = 1) -> list[FileInfo]:
+        """Entries below a directory, in order of their paths, at most `depth` levels down."""
+        ...
+
+    async def make_directory(self, path: str) -> None:
+        """Make it with its parents; one that is there is fine."""
+        ...
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file, a link or, with `recursive`, a tree. Rejected if nothing is there."""
+        ...
+
+    async def put_tree(self, path: str, chunks: AsyncIterator[bytes]) -> int:
+        """Unpack a tar stream below a directory; returns how many entries. Rejected, whole, on one that would leave it."""
+        ...
+
+    def get_tree(self, path: str) -> AsyncIterator[bytes]:
+        """A tree as a tar stream; links stay links, nothing outside the tree is read."""
+        ...
+
+    async def patch(self, path: str, edits: Sequence[Edit]) -> FileInfo:
+        """Replace texts in a file, all or none. Rejected if one is not found or not unique."""
+        ...
+
+    async def search(self, pattern: str, path: str = "", limit: int = 100) -> list[Match]:
+        """Lines of files below `path` that a regular expression matches, at most `limit`."""
+        ...
+
+    def watch(self, path: str) -> AsyncIterator[Change]:
+        """Changes below a directory as they happen, until the sandbox ends or the iterator is closed."""
+        ...
+
+    async def snapshot(self) -> str:
+        """Keep the files as they are now, the agent's processes held still meanwhile. Returns the snapshot's id."""
+        ...
+
+    async def restore(self, snapshot: str) -> None:
+        """As new, with the files of a snapshot. Rejected for one that is not known."""
         ...
 
     async def quiesce(self) -> None:
@@ -177,6 +225,18 @@ class Sandbox(Protocol):
     async def destroy(self) -> None:
         """Kill everything, free everything. Idempotent."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """One outcome of a fork: a sandbox, or why there is none. Example: `Fork("a", None, "all 8 sandboxes are taken")`."""
+
+    name: str
+    """As asked."""
+    sandbox: Sandbox | None
+    """Live, if it worked."""
+    error: str = ""
+    """Why it did not."""
 
 
 class Backend(Protocol):
@@ -193,6 +253,14 @@ class Backend(Protocol):
 
     async def create(self, name: str, limits: Limits, network: str = "") -> Sandbox:
         """A fresh sandbox; no network named means the backend's first. Exhausted when all slots are taken; Rejected."""
+        ...
+
+    async def fork(self, snapshot: str, names: Sequence[str], limits: Limits) -> list[Fork]:
+        """One new sandbox per name with the files of a snapshot, each with an outcome of its own. Rejected if unknown."""
+        ...
+
+    async def forget(self, snapshot: str) -> None:
+        """Drop a snapshot. Idempotent."""
         ...
 
     async def close(self) -> None:

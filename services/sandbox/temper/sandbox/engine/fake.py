@@ -21,7 +21,10 @@ from temper.sandbox.engine.base import (
     Isolation,
     Limits,
     Outcome,
+    Sink,
+    Stream,
 )
+from temper.sandbox.engine.lacking import LackingBackend, LackingSandbox
 from temper.sandbox.engine.output import CappedBuffer
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -37,7 +40,7 @@ _STEP_S: Final = 0.001  # what every command is said to take
 Script = Callable[[str], CommandResult | None]
 
 
-class FakeBackend:
+class FakeBackend(LackingBackend):
     """Makes `FakeSandbox`es."""
 
     def __init__(self, *, slots: int = 64) -> None:
@@ -63,6 +66,7 @@ class FakeBackend:
             Isolation.NONE,
             enforced=frozenset({"wall_s", "output_bytes", "disk_bytes"}),
             programs=False,
+            streaming=True,
         )
 
     async def create(self, name: str, limits: Limits, network: str = "") -> "FakeSandbox":
@@ -85,7 +89,7 @@ class FakeBackend:
             await sandbox.destroy()
 
 
-class FakeSandbox:
+class FakeSandbox(LackingSandbox):
     """Files and names in dictionaries."""
 
     def __init__(self, limits: Limits, script: Script, on_destroyed: Callable[["FakeSandbox"], None]) -> None:
@@ -97,8 +101,15 @@ class FakeSandbox:
         self.alive = True
         """Whether a command can still run here."""
 
-    async def execute(self, command: Command, limits: Limits) -> CommandResult:
-        """One of the words it knows, or the script's answer."""
+    async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
+        """One of the words it knows, or the script's answer; its output streams as one chunk."""
+        result = await self._execute(command, limits)
+        for stream, content in ((Stream.STDOUT, result.stdout), (Stream.STDERR, result.stderr)):
+            if sink is not None and content:
+                await sink(stream, content)
+        return result
+
+    async def _execute(self, command: Command, limits: Limits) -> CommandResult:
         if not self.alive:
             return CommandResult(Outcome.SANDBOX_DIED, error="the sandbox had already died")
         shell = command.argv[:2] == ("/bin/sh", "-c")

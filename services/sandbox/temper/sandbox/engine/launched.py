@@ -19,10 +19,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from temper.runtime.errors import Unavailable
-from temper.sandbox.engine.base import Command, CommandResult, Limits, Outcome
+from temper.sandbox.engine.base import Command, CommandResult, Limits, Outcome, Sink
 from temper.sandbox.engine.channel import INTERPRETER, Interpreter
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import wire
+from temper.sandbox.engine.lacking import LackingSandbox, refusal
 from temper.sandbox.engine.link import Link
 from temper.sandbox.engine.output import PipeReader
 from temper.sandbox.engine.verdict import Ending, judge
@@ -33,7 +34,7 @@ _KILL_S: Final = 10.0
 _END_OF_TEXT: Final = "the interpreter was killed"
 
 
-class LaunchedSandbox:
+class LaunchedSandbox(LackingSandbox):
     """See the module. `on_destroyed(clean)` gives the slot back; not clean means that a process would not die."""
 
     def __init__(
@@ -77,8 +78,10 @@ class LaunchedSandbox:
         """Whether a command can still run here."""
         return not self._destroyed and not self._link.died.done()
 
-    async def execute(self, command: Command, limits: Limits) -> CommandResult:
+    async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
         """Run a program to its end or its limit; background children it leaves live on."""
+        if sink is not None:
+            raise refusal("streaming")
         async with self._turn:
             return await self._execute(command, limits) if self.alive else _dead()
 

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 from temper.sandbox.engine.base import Capabilities, Limits
 from temper.sandbox.engine.groups import Group
+from temper.sandbox.engine.lacking import LackingBackend
 from temper.sandbox.engine.launched import LaunchedSandbox
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
 
 
-class SlotBackend(ABC):
+class SlotBackend(LackingBackend, ABC):
     """A backend with a fixed number of slots over one launcher. Subclasses say how a sandbox is set up."""
 
     ISOLATED: ClassVar[bool]
