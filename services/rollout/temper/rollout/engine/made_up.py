@@ -13,6 +13,7 @@ from temper.rollout.engine.base import Request, Sampling
 from temper.rollout.engine.stream import mix, stream_key, uniforms
 
 _SHARPNESS = 4.0  # spread of the logits: enough that a few tokens carry most of the mass
+_MEMORY = 8  # tokens of the context that the logits depend on, besides its length
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +33,96 @@ class Lengths:
         return max(1, round(self.median * math.exp(self.sigma * gauss)))
 
 
-def made_up_logits(tokens: Sequence[int], fingerprint: int, vocab: int) -> NDArray[np.float64]:
-    """Made-up logits ``[vocab]``: a function of the last 8 tokens, the length and the weights."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One output token."""
+
+    token: int
+    """Its id."""
+    raw: float
+    """As ``Completion.logprobs_raw``."""
+    processed: float
+    """As ``Completion.logprobs``."""
+    surviving: float
+    """As ``Completion.log_surviving_mass``."""
+    top: tuple[tuple[int, float], ...]
+    """As ``Completion.top_logprobs``."""
+
+
+def made_up_logits(tokens: Sequence[int], end: int, fingerprint: int, vocab: int) -> NDArray[np.float64]:
+    """Made-up logits ``[vocab]`` after ``tokens[:end]``: a function of its last tokens, its length and the weights."""
     key = fingerprint
-    for token in (len(tokens), *tokens[-8:]):
+    for token in (end, *tokens[max(0, end - _MEMORY) : end]):
         key = mix(key ^ token)
     return _SHARPNESS * uniforms(np.full(vocab, key, np.uint64), np.arange(vocab, dtype=np.uint64))
 
 
+def prompt_logprobs(
+    tokens: Sequence[int], start: int, fingerprint: int, vocab: int
+) -> tuple[float | None, ...]:
+    """Raw logprob of each of ``tokens[start:]``; None for the first token of a sequence."""
+    return tuple(
+        float(log_softmax(made_up_logits(tokens, at, fingerprint, vocab))[tokens[at]]) if at else None
+        for at in range(start, len(tokens))
+    )
+
+
 def draw(
-    logits: NDArray[np.float64], request: Request, position: int, forced: int | None
-) -> tuple[int, float, float, float]:
-    """One token with raw, processed and surviving logprobs. ``forced``: this token, or (-1) none of the stop tokens."""
+    logits: NDArray[np.float64],
+    request: Request,
+    tokens: Sequence[int],
+    outputs: int,
+    forced: int | None = None,
+) -> Drawn:
+    """One token after ``tokens``, of which the last ``outputs`` are output already.
+
+    ``forced``: this token, or (-1) none of the stop tokens.
+    """
     sampling = request.sampling
-    raw = _log_softmax(logits)
+    raw = log_softmax(logits)
+    top = tuple((int(token), float(raw[token])) for token in _likeliest(raw, sampling.top_logprobs))
+    adjusted = _adjust(logits, sampling, tokens, outputs)
     if sampling.temperature == 0 and forced is None:
-        token = int(logits.argmax())
-        return token, float(raw[token]), 0.0, 0.0
-    scaled = _log_softmax(logits / (sampling.temperature or 1.0))
+        token = int(adjusted.argmax())
+        return Drawn(token, float(raw[token]), 0.0, 0.0, top)
+    scaled = log_softmax(adjusted / (sampling.temperature or 1.0))
     mass = np.where(_support(scaled, sampling), np.exp(scaled), 0.0)
     surviving = math.log(mass.sum()) if mass.min() == 0 else 0.0
     if forced == -1:
         mass[list(sampling.stop_token_ids)] = 0.0
     key = np.array([stream_key(request.seed, request.sample_index)], np.uint64)
-    uniform = uniforms(key, np.array([position], np.uint64))[0]
+    uniform = uniforms(key, np.array([len(tokens)], np.uint64))[0]
     cumulative = mass.cumsum()
     token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
     token = forced if forced is not None and forced >= 0 else min(token, len(mass) - 1)
-    return token, float(raw[token]), float(scaled[token]) - surviving, surviving
+    return Drawn(token, float(raw[token]), float(scaled[token]) - surviving, surviving, top)
+
+
+def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log probabilities ``[vocab]``."""
+    shifted = logits - logits.max()
+    return shifted - math.log(np.exp(shifted).sum())
+
+
+def _likeliest(raw: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    return np.argsort(-raw, kind="stable")[:count] if count else np.empty(0, np.int64)
+
+
+def _adjust(
+    logits: NDArray[np.float64], sampling: Sampling, tokens: Sequence[int], outputs: int
+) -> NDArray[np.float64]:
+    """Repetition penalty over the context, presence and frequency over the output, then the bias."""
+    adjusted = logits.copy()
+    if sampling.repetition_penalty != 1:
+        seen = list(set(tokens))
+        factor = np.where(adjusted[seen] > 0, 1 / sampling.repetition_penalty, sampling.repetition_penalty)
+        adjusted[seen] *= factor
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        counts = np.bincount(np.array(tokens[len(tokens) - outputs :], np.int64), minlength=len(adjusted))
+        adjusted -= sampling.presence_penalty * (counts > 0) + sampling.frequency_penalty * counts
+    for token, addend in sampling.logit_bias:
+        adjusted[token] += addend
+    return adjusted
 
 
 def _support(scaled: NDArray[np.float64], sampling: Sampling) -> NDArray[np.bool_]:
@@ -74,8 +137,3 @@ def _support(scaled: NDArray[np.float64], sampling: Sampling) -> NDArray[np.bool
     support = np.zeros(len(ranked), np.bool_)
     support[order] = kept
     return support
-
-
-def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = logits - logits.max()
-    return shifted - math.log(np.exp(shifted).sum())
