@@ -9,6 +9,7 @@ import pytest_asyncio
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import cgroups
 from temper.sandbox.engine.base import Backend, Isolation, Limits, Sandbox
+from temper.sandbox.engine.bubblewrap import BubblewrapBackend
 from temper.sandbox.engine.fake import FakeBackend
 from temper.sandbox.engine.namespaces import NamespacesBackend
 from temper.sandbox.engine.process import ProcessBackend
@@ -29,6 +30,7 @@ MAKERS: dict[str, Callable[[Path], Backend]] = {
     "no-cgroups": lambda path: NamespacesBackend(
         slots=SLOTS, state_dir=path, first_uid=320_000, layout=NO_GROUPS
     ),
+    "bubblewrap": lambda path: BubblewrapBackend(slots=SLOTS, state_dir=path, first_uid=340_000),
     "process": lambda path: ProcessBackend(slots=SLOTS, state_dir=path),
     "fake": lambda _: FakeBackend(slots=SLOTS),
 }

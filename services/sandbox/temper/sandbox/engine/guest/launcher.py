@@ -97,13 +97,13 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
     for name in PRELOADED:
         __import__(name)
     isolated: bool = configuration["isolated"]
-    seal = Seal(syscalls.Filter(seccomp.program() if isolated else b""), _hard_limits())
+    seal = Seal(syscalls.Filter(seccomp.program() if isolated else b""), hard_limits())
     if not isolated:
         syscalls.become_subreaper()
     # The kernel reaps sandboxes by itself; the host holds their pidfds.
     syscalls.handle_signal(signal.SIGCHLD, syscalls.IGNORE)
     networks = Networks()
-    _warm_up()
+    warm_up()
     gc.collect()
     gc.disable()
     gc.freeze()  # a collection in a child would copy every page it touches
@@ -118,6 +118,10 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
             if (syscalls.fork_first(own) if isolated else os.fork()) == 0:
                 syscalls.handle_signal(signal.SIGCHLD, syscalls.DEFAULT_ACTION)
                 host.detach()  # closed by number on entering, with every other descriptor
+                if "program" in configuration | request:
+                    from temper.sandbox.engine.guest import boxed
+
+                    boxed.become(control, configuration | request, descriptors[1:])
                 init.main(control, configuration | request, descriptors[1:], seal)
         except OSError as error:
             # Only a failure is answered here; otherwise init itself says when it is ready.
@@ -131,7 +135,7 @@ def _own_namespace() -> int:
     return os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Do once what each interpreter does first, so that its tables are built before the fork and not after each."""
     sys.stdout = sys.__stdout__ = _text_stream(1)
     sys.stderr = sys.__stderr__ = _text_stream(2)
@@ -147,7 +151,8 @@ def _text_stream(descriptor: int) -> TextIO:
     return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
-def _hard_limits() -> dict[str, int]:
+def hard_limits() -> dict[str, int]:
+    """Ceilings of this host that we may not raise, by name of the limit."""
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     limits = {name: resource.getrlimit(getattr(resource, name))[1] for name in names}
     return {name: hard for name, hard in limits.items() if hard != resource.RLIM_INFINITY}

@@ -45,7 +45,7 @@ def enter(base: str, readonly_paths: Sequence[str], uids: Sequence[int], *, make
     for directory in ("/etc", "/dev", "/proc", "/var", "/root", WORK, TMP):
         os.mkdir(base + directory, 0o755)
     _show_system(base, readonly_paths)
-    _write_etc(base, uids)
+    write_etc(base, uids)
     _fill_dev(base, make_devices=make_devices)
     for name, target in _LINKS.items():
         os.symlink(target, base + name)
@@ -87,7 +87,8 @@ def _freeze(target: str, flags: int) -> None:
     syscalls.mount("none", target, None, syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | flags)
 
 
-def _write_etc(base: str, uids: Sequence[int]) -> None:
+def write_etc(base: str, uids: Sequence[int]) -> None:
+    """Files of /etc below `base`: users of the sandboxes, no resolver, what programs need of the host's."""
     users = "".join(f"agent:x:{uid}:{uid}:agent:{WORK}:/bin/sh\n" for uid in uids)
     groups = "".join(f"agent:x:{uid}:\n" for uid in uids)
     texts = dict(_FIXED)
