@@ -50,8 +50,9 @@ class Files:
 
     @property
     def full(self) -> bool:
-        """Whether one of the trees has no block left."""
-        return self._sized and any(os.fstatvfs(root).f_bavail == 0 for root in self._roots.values())
+        """Whether one of the trees has no block or no inode left."""
+        states = [os.fstatvfs(root) for root in self._roots.values()] if self._sized else []
+        return any(not state.f_bavail or (state.f_files and not state.f_favail) for state in states)
 
     def close(self) -> None:
         """Let go of the trees."""

@@ -26,6 +26,8 @@ from temper.sandbox.engine.guest.networks import Networks
 # that the launcher has loaded costs each sandbox a little at its fork.
 PRELOADED: Final = ("collections", "functools", "itertools", "json", "math", "operator", "re", "typing")
 
+_UNSET: Final = 0xFFFFFFFF
+"""A login uid that nobody has set. Source: proc_pid_loginuid(5)."""
 _OWN_NAMESPACES: Final = (
     syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
 )
@@ -34,6 +36,7 @@ _OWN_NAMESPACES: Final = (
 def main(descriptor: int) -> NoReturn:
     """Configure from the first message, then serve `create` requests until the host hangs up."""
     syscalls.die_with_parent(signal.SIGKILL)
+    _settle_audit_identity()
     for number in (CONTROL, OOM_SCORE):
         if number != descriptor:
             os.dup2(0, number, inheritable=False)  # taken, so that nothing else gets these numbers
@@ -49,6 +52,13 @@ def main(descriptor: int) -> NoReturn:
         _report(host, error)
         sys.exit(1)
     sys.exit(0)
+
+
+def _settle_audit_identity() -> None:
+    """Whoever has no login uid may choose one, so a sandbox could sign the kernel's audit records as somebody else."""
+    with contextlib.suppress(OSError), open("/proc/self/loginuid", "r+b", buffering=0) as file:
+        if int(file.read()) == _UNSET:
+            os.pwrite(file.fileno(), b"%d" % os.getuid(), 0)
 
 
 def _report(connection: socket.socket, error: OSError) -> None:
