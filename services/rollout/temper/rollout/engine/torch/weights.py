@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -59,8 +60,15 @@ class Weights:
     """``[width, vocab]``"""
 
 
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
 def read_weights(shape: Architecture, shards: Iterable[bytes], version: int) -> Weights:
-    """Parse, check and fuse. Raises ``Rejected`` naming the first tensor that is missing, extra or misshapen."""
+    """Parse, check and fuse; what is stored in 16 bits becomes fp32, which changes no value.
+
+    Raises ``Rejected`` naming the first tensor that is missing, extra, misshapen, cut short, of another type than
+    floating point, or not finite.
+    """
     tensors = _Named(_parse(shards))
     width, vocab = shape.width, shape.vocab
     embedding = tensors.take("model.embed_tokens.weight", vocab, width)
@@ -81,12 +89,34 @@ def _parse(shards: Iterable[bytes]) -> dict[str, Tensor]:
         try:
             tensors = parse_safetensors(shard)
         except SafetensorError as error:
-            raise Rejected(f"weights: shard {number} is not a safetensors file: {error}") from error
+            what = _cut_short(shard) or f"it is not a safetensors file: {error}"
+            raise Rejected(f"weights: shard {number}: {what}") from error
         for name, tensor in tensors.items():
             if name in found:
                 raise Rejected(f"weights: tensor {name} is in two shards")
-            found[name] = tensor.to(torch.float32)
+            found[name] = _checked(name, tensor)
     return found
+
+
+def _checked(name: str, tensor: Tensor) -> Tensor:
+    if tensor.dtype not in _FLOATS:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise Rejected(f"weights: tensor {name} is {kind}; only float32, bfloat16 and float16 are understood")
+    if not bool(torch.isfinite(tensor).all()):
+        raise Rejected(f"weights: tensor {name} has numbers that are not finite")
+    return tensor.to(torch.float32)
+
+
+def _cut_short(shard: bytes) -> str | None:
+    """The first tensor of a file whose end is missing; None when the file is broken in another way."""
+    length = int.from_bytes(shard[:8], "little")
+    try:
+        header = json.loads(shard[8 : 8 + length])
+        ends = {name: at["data_offsets"][1] for name, at in header.items() if name != "__metadata__"}
+        behind = min((end, name) for name, end in ends.items() if end > len(shard) - 8 - length)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):  # also: nothing lies behind the end
+        return None
+    return f"tensor {behind[1]} is cut short, {behind[0] - (len(shard) - 8 - length)} bytes are missing"
 
 
 def _read_layer(shape: Architecture, tensors: _Named, index: int) -> Layer:
