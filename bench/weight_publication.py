@@ -25,8 +25,9 @@ from pathlib import Path
 from bench.result import report
 from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
-from temper.rollout.publication import fetch_manifest, fetch_weights
+from temper.rollout.publication import fetch_weights, policy_files
 from temper.runtime.blobs import BlobStore
+from temper.trainer.config import PublicationConfig
 from temper.trainer.engine.base import NamedTensor
 from temper.trainer.weights import Publisher
 
@@ -64,7 +65,7 @@ class Trial:
     async def open(self) -> None:
         """Before the first publication."""
         files: dict[str, BlobRef] = {"config.json": await self._blobs.put("config.json", b"{}")}
-        self._publisher = Publisher(self._blobs, "bench", files, keep=4)
+        self._publisher = Publisher(self._blobs, "bench", files, PublicationConfig(keep_versions=4))
         self._versions = iter(range(1 << 30))
 
     async def publish(self) -> None:
@@ -80,7 +81,7 @@ class Trial:
         (self._folder / "copy.part").rename(self._folder / "copy")
 
     async def load(self) -> None:
-        await fetch_weights(self._blobs, await fetch_manifest(self._blobs, self._last))
+        await policy_files(self._blobs, await fetch_weights(self._blobs, self._last))
 
     async def read(self) -> None:
         hashlib.sha256(self._source.read_bytes()).hexdigest()

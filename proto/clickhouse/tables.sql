@@ -30,6 +30,9 @@ CREATE TABLE IF NOT EXISTS groups
     table_key        String                      COMMENT 'token arrays in object storage',
     table_bytes      UInt64,
     table_sha256     String                      COMMENT 'checksum of the token arrays, for their claim check',
+    swap_policy      LowCardinality(String)      COMMENT 'what a weight update did to running sequences; empty for demonstrations',
+    numeric          LowCardinality(String)      COMMENT 'numeric mode of the engine, e.g. fp32',
+    batch_invariant  Bool                        COMMENT 'numbers do not depend on neighbours in the batch',
     published_at     DateTime64(6, 'UTC'),
     started_at       DateTime64(6, 'UTC'),
     finished_at      DateTime64(6, 'UTC'),
@@ -70,11 +73,33 @@ CREATE TABLE IF NOT EXISTS samples
     sandbox_s     Float64,
     sandbox_host  LowCardinality(String),
     detail        String,
+    kv_origin_lag UInt64                          COMMENT 'most versions that KV read by an action token was older than its weights',
+    cached_tokens UInt64                          COMMENT 'context tokens whose KV was not computed for this sample',
+    stop_token    Nullable(UInt32)                COMMENT 'what ended the last turn, if a stop token did',
+    attention     LowCardinality(String)          COMMENT 'dense or sparse',
+    for_training  Bool                            COMMENT 'false: a trainer refuses it',
+    resumed_tokens UInt32                         COMMENT 'action tokens taken over from an earlier delivery',
+    restarts      UInt32                          COMMENT 'times it was begun again',
     finished_at   DateTime64(6, 'UTC'),
     rank          UInt64
 )
 ENGINE = ReplacingMergeTree(rank)
 ORDER BY (job_id, group_id, position);
+
+-- For databases made before these columns were there.
+ALTER TABLE groups
+    ADD COLUMN IF NOT EXISTS swap_policy LowCardinality(String) AFTER table_sha256,
+    ADD COLUMN IF NOT EXISTS numeric LowCardinality(String) AFTER swap_policy,
+    ADD COLUMN IF NOT EXISTS batch_invariant Bool AFTER numeric;
+
+ALTER TABLE samples
+    ADD COLUMN IF NOT EXISTS kv_origin_lag UInt64 AFTER detail,
+    ADD COLUMN IF NOT EXISTS cached_tokens UInt64 AFTER kv_origin_lag,
+    ADD COLUMN IF NOT EXISTS stop_token Nullable(UInt32) AFTER cached_tokens,
+    ADD COLUMN IF NOT EXISTS attention LowCardinality(String) AFTER stop_token,
+    ADD COLUMN IF NOT EXISTS for_training Bool DEFAULT true AFTER attention,
+    ADD COLUMN IF NOT EXISTS resumed_tokens UInt32 AFTER for_training,
+    ADD COLUMN IF NOT EXISTS restarts UInt32 AFTER resumed_tokens;
 
 -- One row per tool call of a sample.
 CREATE TABLE IF NOT EXISTS tool_uses

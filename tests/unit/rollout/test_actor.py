@@ -9,7 +9,6 @@ from temper.api.common.v1 import common_pb2 as common
 from temper.api.job.v1.job_pb2 import Job, JobState
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord, PolicyLoaded
 from temper.rollout import jobs
-from temper.rollout.config import RolloutConfig
 from temper.rollout.engine.base import FinishReason
 from temper.rollout.players import PolicyPlayer
 from temper.rollout.status import Status
@@ -49,7 +48,7 @@ async def test_a_group_becomes_one_table_and_one_record(world: World):
     assert len(record.samples) == len(table.samples) == 4
     assert record.worker == "w1"
     assert record.attempt == 1
-    assert record.engine == "fake/1 hash"
+    assert record.engine == "fake/2 hash"
     for sample, row in zip(record.samples, table.samples, strict=True):
         size = len(row.token_ids)
         assert size == sample.total_tokens == len(row.mask) == len(row.logprob_raw)
@@ -133,7 +132,7 @@ async def test_a_spoilt_publication_is_refused_and_the_old_version_serves_on(wor
     await world.order(group(1))
     record = (await world.records(2))[1]
     assert {sample.max_version for sample in record.samples} == {0}
-    status = Status(world.worker, world.policies, world.clock, "fake")()
+    status = Status(world.worker, world.policies, world.permits, world.metrics, world.clock, "fake")()
     assert status[f"version.{JOB}"] == 0
     assert str(status[f"problem.{JOB}"]).startswith("version 1: tensor")
     await world.publisher.publish(2)
@@ -349,7 +348,7 @@ async def test_groups_that_play_when_their_job_is_cancelled_stop_and_give_everyt
     assert await eventually_empty(world)
     await eventually(lambda: not world.worker.running and not world.actor._serving)
     assert not world.host.live
-    assert world.actor._permits._value == RolloutConfig().worker.episodes
+    assert world.permits.in_use == 0
     assert await world.bus.dead_letters() == []
     assert await world.log.end("trajectories", JOB) is None
 

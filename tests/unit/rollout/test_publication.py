@@ -6,7 +6,7 @@ from safetensors.numpy import save
 from tests.unit.rollout.world import JOB, Publisher
 
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, TensorEntry
-from temper.rollout.publication import fetch_manifest, fetch_weights, verify
+from temper.rollout.publication import fetch_manifest, fetch_weights, policy_files, verify
 from temper.runtime.blobs import BlobStore
 from temper.runtime.errors import Rejected
 
@@ -49,7 +49,7 @@ async def test_a_manifest_of_another_version_is_refused(memory_platform):
     await Publisher(blobs, memory_platform.bus).publish(3)
     entry = await (await memory_platform.bus.kv("policies")).get(JOB)
     record = PolicyRecord.FromString(entry.value)
-    files = await fetch_weights(blobs, await fetch_manifest(blobs, record))
+    files = await policy_files(blobs, await fetch_weights(blobs, record))
     assert (files.version, files.config["vocab_size"], len(files.shards)) == (3, 264, 1)
     record.version = 4
     with pytest.raises(Rejected, match="of version 3, not 4"):

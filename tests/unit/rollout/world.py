@@ -29,6 +29,7 @@ from temper.rollout.config import RolloutConfig
 from temper.rollout.engine.fake import FakeEngine
 from temper.rollout.engine.made_up import Lengths
 from temper.rollout.metrics import RolloutMetrics
+from temper.rollout.permits import Permits
 from temper.rollout.policies import Policies
 from temper.rollout.sandbox import Sandboxes
 from temper.rollout.state import Worker
@@ -150,6 +151,8 @@ class World:
     publisher: Publisher
     worker: Worker
     policies: Policies
+    permits: Permits
+    metrics: RolloutMetrics
     actor: RolloutActor
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -191,10 +194,15 @@ async def make_world(
     )
     sandboxes = Sandboxes(bus, clock, call_timeout_s=5, lease_s=5, host_wait_s=5)
     metrics = RolloutMetrics(new_registry())
-    actor = RolloutActor(config, bus, log, blobs, clock, state, policies, sandboxes, metrics, "w1")
+    permits = Permits(
+        config.worker.episodes, lambda: [engine.stats() for engine in policies.engines().values()]
+    )
+    actor = RolloutActor(config, bus, log, blobs, clock, state, policies, sandboxes, permits, metrics, "w1")
     host = SandboxHost(bus)
     await host.serve()
-    return World(bus, log, blobs, clock, host, Publisher(blobs, bus), state, policies, actor)
+    return World(
+        bus, log, blobs, clock, host, Publisher(blobs, bus), state, policies, permits, metrics, actor
+    )
 
 
 def group(

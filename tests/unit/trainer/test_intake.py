@@ -89,22 +89,34 @@ def test_demonstrations_need_no_reward():
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "why"),
     [
-        {"mask": bytes([0, 1])},
-        {"mask": bytes([0, 0, 0, 0])},
-        {"mask": bytes([1, 0, 0, 0])},
-        {"logprob_raw": [0.0]},
-        {"logprob_raw": [0.0, 0.0, math.nan, 0.0]},
-        {"logprob_raw": [0.0, 0.0, -math.inf, 0.0]},
-        {"versions": [common.VersionSpan(start=0, end=3, version=1)]},
-        {"versions": [common.VersionSpan(start=1, end=4, version=1)]},
-        {"token_ids": [], "mask": b"", "logprob_raw": [], "versions": []},
+        ({"mask": bytes([0, 1])}, "lengths"),
+        ({"mask": bytes([0, 0, 0, 0])}, "mask"),
+        ({"mask": bytes([1, 0, 0, 0])}, "mask"),
+        ({"logprob_raw": [0.0]}, "lengths"),
+        ({"logprob_processed": [0.0] * 3}, "lengths"),
+        ({"log_surviving_mass": [0.0] * 5}, "lengths"),
+        ({"logprob_raw": [0.0, 0.0, math.nan, 0.0]}, "logprobs"),
+        ({"logprob_raw": [0.0, 0.0, -math.inf, 0.0]}, "logprobs"),
+        ({"logprob_processed": [0.0, 0.0, 0.0, math.nan]}, "logprobs"),
+        ({"versions": [common.VersionSpan(start=0, end=3, version=1)]}, "spans"),
+        ({"versions": [common.VersionSpan(start=1, end=4, version=1)]}, "spans"),
+        ({"weight_versions": [common.VersionSpan(start=0, end=4, version=1)]}, "spans"),
+        ({"prefill_weight_versions": [common.VersionSpan(start=0, end=1, version=1)]}, "spans"),
+        ({"kv_origin_versions": [common.VersionSpan(start=1, end=2, version=1)]}, "spans"),
+        ({"token_ids": [], "mask": b"", "logprob_raw": [], "versions": []}, "lengths"),
+        ({"for_training": False}, "not_for_training"),
     ],
 )
-def test_arrays_that_break_the_contract_are_masked(broken):
+def test_arrays_that_break_the_contract_are_masked_with_the_reason(broken, why):
     (sample,) = read([summary()], [tokens(**broken)])
-    assert (sample.valid, sample.reason) == (False, intake.INVALID_TOKENS)
+    assert (sample.valid, sample.reason) == (False, f"{intake.INVALID_TOKENS}/{why}")
+
+
+def test_a_sample_that_says_it_is_for_training_is_trained_on():
+    (sample,) = read([summary()], [tokens(for_training=True)])
+    assert sample.valid
 
 
 @given(cuts=st.lists(st.integers(1, 9), unique=True))

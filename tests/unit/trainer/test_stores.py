@@ -12,10 +12,13 @@ from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 from temper.runtime.blobs import BlobStore
 from temper.runtime.errors import Conflict, Stale, Unavailable
 from temper.trainer.book import PolicyBook
+from temper.trainer.config import PublicationConfig
 from temper.trainer.engine.base import EngineState, NamedTensor
 from temper.trainer.patience import Patience
 from temper.trainer.snapshot import Snapshot, Snapshots
 from temper.trainer.weights import Publisher, entries, safetensors
+
+KEEP_TWO = PublicationConfig(keep_versions=2)
 
 
 def snapshot(step, data=b"weights"):
@@ -123,7 +126,7 @@ def test_each_tensor_has_its_own_checksum():
 
 async def test_a_manifest_is_canonical_json_and_names_the_files_that_travel_along(blobs):
     config = await blobs.put("files/config.json", b"{}")
-    ref = await Publisher(blobs, JOB, {"config.json": config}, keep=2).publish(3, tensors(), now=1.7e9)
+    ref = await Publisher(blobs, JOB, {"config.json": config}, KEEP_TWO).publish(3, tensors(), now=1.7e9)
     text = await blobs.get(ref)
     manifest = json.loads(text)
     assert text == json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
@@ -132,8 +135,8 @@ async def test_a_manifest_is_canonical_json_and_names_the_files_that_travel_alon
 
 
 async def test_two_writers_of_one_version_do_not_touch_each_others_files(blobs):
-    first = await Publisher(blobs, JOB, {}, keep=2).publish(0, tensors(), now=1.0)
-    await Publisher(blobs, JOB, {}, keep=2).publish(0, tensors()[:1], now=2.0)
+    first = await Publisher(blobs, JOB, {}, KEEP_TWO).publish(0, tensors(), now=1.0)
+    await Publisher(blobs, JOB, {}, KEEP_TWO).publish(0, tensors()[:1], now=2.0)
     assert json.loads(await blobs.get(first))["tensors"][1]["name"] == "b"
 
 

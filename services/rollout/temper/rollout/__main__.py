@@ -13,6 +13,7 @@ async def build(context: Context[RolloutConfig]) -> None:
     from temper.rollout.actor import RolloutActor
     from temper.rollout.engine.choose import make_engine
     from temper.rollout.metrics import RolloutMetrics
+    from temper.rollout.permits import Permits
     from temper.rollout.policies import Policies
     from temper.rollout.sandbox import Sandboxes
     from temper.rollout.state import Worker
@@ -32,6 +33,9 @@ async def build(context: Context[RolloutConfig]) -> None:
         lease_s=config.sandbox.lease_s,
         host_wait_s=config.sandbox.host_wait_s,
     )
+    permits = Permits(
+        config.worker.episodes, lambda: [engine.stats() for engine in policies.engines().values()]
+    )
     actor = RolloutActor(
         config,
         bus,
@@ -41,10 +45,11 @@ async def build(context: Context[RolloutConfig]) -> None:
         worker,
         policies,
         sandboxes,
+        permits,
         metrics,
         context.instance_id,
     )
-    context.presence.reports(Status(worker, policies, clock, config.engine.name))
+    context.presence.reports(Status(worker, policies, permits, metrics, clock, config.engine.name))
     context.on_drain("policies", policies.close)
     context.on_drain("groups", actor.drain)
     context.supervisor.start("policies", policies.watch)

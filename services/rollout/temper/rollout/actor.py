@@ -6,25 +6,28 @@
 
 Every effect has a deterministic id: the record's is the group's, the blob's key carries its content's digest. So a
 redelivery, or two workers that finish the same group, leave one record, and it names a blob that no one overwrites.
-A group whose job has ended is acked without an effect, before it begins or while it plays. The actor owns nothing durable.
+A group whose job has ended is acked without an effect, before it begins or while it plays. A worker whose weights are past the
+staleness bound fetches nothing. The actor owns nothing durable; what it has stored of unfinished samples may save a redelivery work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from temper.api.common.v1 import common_pb2 as common
-from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord, GroupTable
 from temper.rollout.config import RolloutConfig
 from temper.rollout.group import Group, Policy, Sample, record_of, table_of
 from temper.rollout.jobs import Jobs
 from temper.rollout.metrics import RolloutMetrics
+from temper.rollout.partials import Partials
+from temper.rollout.permits import Permits
 from temper.rollout.policies import Policies
 from temper.rollout.sandbox import Sandboxes
 from temper.rollout.state import Offer, Worker
@@ -56,6 +59,7 @@ class RolloutActor:
         worker: Worker,
         policies: Policies,
         sandboxes: Sandboxes,
+        permits: Permits,
         metrics: RolloutMetrics,
         instance: str,
     ) -> None:
@@ -63,11 +67,13 @@ class RolloutActor:
         self._worker, self._policies, self._sandboxes = worker, policies, sandboxes
         self._metrics, self._instance = metrics, instance
         self._jobs = Jobs(bus, clock)
-        self._permits = asyncio.Semaphore(config.worker.episodes)
+        self._permits, self._partials = permits, Partials(blobs, flush_tokens=config.worker.flush_tokens)
         self._beat_s = topology.load().consumer(SERVICE).ack_wait_s / 3
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: dict[str, asyncio.Task[bool]] = {}
         self._admitting: set[asyncio.Task[Policy]] = set()
+        self._sweeping: dict[str, asyncio.Task[None]] = {}
+        policies.on_over = self._sweep
         self._stopping = asyncio.Event()
         self._log = get_logger()
 
@@ -78,7 +84,7 @@ class RolloutActor:
         coming: asyncio.Future[Delivery] | None = None
         try:
             while not self._stopping.is_set():
-                coming = asyncio.ensure_future(anext(deliveries))
+                coming = asyncio.ensure_future(self._next(deliveries))
                 await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if coming.done():
                     self._begin(coming.result())
@@ -89,6 +95,10 @@ class RolloutActor:
                 await asyncio.wait({coming})  # a generator can be closed only when nobody waits in it
             await deliveries.aclose()
 
+    async def _next(self, deliveries: AsyncIterator[Delivery]) -> Delivery:
+        await self._policies.ready()
+        return await anext(deliveries)
+
     async def drain(self) -> None:
         """Stop fetching, hand back what has not begun to play, and see the rest to its end.
 
@@ -97,7 +107,7 @@ class RolloutActor:
         self._stopping.set()
         for admission in self._admitting:
             admission.cancel()
-        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._serving.values()]
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._serving.values(), *self._sweeping.values()]
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
@@ -164,6 +174,7 @@ class RolloutActor:
         """Make the group unless its job has ended, or ends meanwhile; says whether it was made."""
         if await self._jobs.ended(command.job_id):
             self._log.info("group.unwanted", group=command.group_id, job=command.job_id)
+            self._sweep(command.job_id)
             return False
         making = asyncio.create_task(self._make_group(command, attempt))
         ending = asyncio.create_task(self._jobs.end(command.job_id))
@@ -174,6 +185,7 @@ class RolloutActor:
                 return True
             await ending
             self._log.info("group.stopped", group=command.group_id, job=command.job_id)
+            self._sweep(command.job_id)
             return False
         finally:
             for task in (making, ending):
@@ -184,18 +196,20 @@ class RolloutActor:
         """Admit, play, publish."""
         started = _now(self._clock)
         needs_weights = command.purpose != common.PURPOSE_DEMO
-        offer = Offer(command.group_id, command.job_id, command.min_version, needs_weights)
+        bound = command.max_staleness if command.HasField("max_staleness") else None
+        offer = Offer(command.group_id, command.job_id, command.min_version, needs_weights, bound)
         try:
             policy = await self._admit(offer)
             await self._policies.make_room()
             samples = await self._play(command, attempt, policy)
         finally:
             self._worker.finish(command.group_id)
-        record = record_of(command, samples)
+        record = record_of(command, samples, policy)
         record.worker, record.attempt = self._instance, attempt
         record.engine = _engine_name(policy)
         record.started_at.CopyFrom(started)
-        await self._publish(command, samples, record)
+        await self._publish(table_of(command, samples, policy, attempt), record)
+        await self._partials.clear(command, attempt=attempt)
         self._count(record)
 
     async def _admit(self, offer: Offer) -> Policy:
@@ -208,7 +222,8 @@ class RolloutActor:
             admission.cancel()
 
     async def _play(self, command: GroupCommand, attempt: int, policy: Policy) -> list[Sample]:
-        group = Group(command, attempt, policy, self._sandboxes, self._clock, self._permits)
+        around = self._sandboxes, self._clock, self._permits, self._partials
+        group = Group(command, attempt, policy, *around, resume=attempt > 1)
         try:
             return await group.run()
         except Unavailable:
@@ -216,14 +231,21 @@ class RolloutActor:
                 await self._policies.forget_engine(command.job_id)
             raise
 
-    async def _publish(self, command: GroupCommand, samples: list[Sample], record: GroupRecord) -> None:
+    async def _publish(self, made: GroupTable, record: GroupRecord) -> None:
         """Table, then record. Both are repeated while their store is away: a finished group is worth waiting for."""
-        table = table_of(command, samples).SerializeToString(deterministic=True)
+        table = made.SerializeToString(deterministic=True)
         digest = hashlib.sha256(table).hexdigest()[:16]
-        key = f"groups/{command.job_id}/{command.group_id}.{digest}.binpb"
+        key = f"groups/{record.job_id}/{record.group_id}.{digest}.binpb"
         record.table.CopyFrom(await self._insist(lambda: self._blobs.put(key, table)))
         record.finished_at.CopyFrom(_now(self._clock))
-        await self._insist(lambda: self._event_log.append(TOPIC, command.job_id, record, id=command.group_id))
+        await self._insist(lambda: self._event_log.append(TOPIC, record.job_id, record, id=record.group_id))
+
+    def _sweep(self, job_id: str) -> None:
+        """Clear away, once, what unfinished groups of a job that is over have left."""
+        if job_id not in self._sweeping:
+            self._sweeping[job_id] = asyncio.create_task(
+                self._partials.clear_job(job_id), name=f"sweep-{job_id}"
+            )
 
     async def _insist(self, effect: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent effect until it works or the patience is used up."""
@@ -243,7 +265,8 @@ class RolloutActor:
         for sample in record.samples:
             name = common.SampleClass.Name(sample.sample_class).removeprefix("SAMPLE_CLASS_").lower()
             self._metrics.samples.labels(name).inc()
-            self._metrics.tokens.inc(sample.action_tokens)
+            self._metrics.tokens.inc(sample.action_tokens - sample.resumed_tokens)
+            self._metrics.resumed.inc(sample.resumed_tokens)
             for use in sample.tools:
                 self._metrics.tool_calls.labels(use.outcome).inc()
 

@@ -45,6 +45,8 @@ class WorkerConfig(Section):
     """Seconds before a group that failed is handed out again, times its deliveries so far."""
     publish_wait_s: float = Field(default=60.0, gt=0)
     """Seconds to keep trying to store a finished group while object storage or the log is away."""
+    flush_tokens: int = Field(default=256, ge=0)
+    """Generated tokens of a sample after which its turns so far are stored, for a redelivery to go on from; 0: never."""
 
 
 class SandboxConfig(Section):

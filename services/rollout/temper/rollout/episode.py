@@ -6,7 +6,8 @@
 
 A *player* acts: the policy through the engine, or an environment's oracle. What goes wrong has one of three names:
 the agent's budget or words (``AGENT_FAILED``: scored at the floor), the platform (``INFRA_FAILED``: no reward, after
-two restarts elsewhere), or an error of the engine, which is raised and fails the group.
+two restarts elsewhere), or an error of the engine, which is raised and fails the group. A sample that has become too old to
+be trained on while it was played is stopped at the edge of a turn (``STALE``).
 """
 
 from __future__ import annotations
@@ -22,23 +23,21 @@ from temper.api.sandbox.v1.sandbox_pb2 import Outcome, ToolCall, TranscriptEntry
 from temper.rollout.calls import BadCall, ToolBox
 from temper.rollout.codec import Answer, Codec, clip
 from temper.rollout.engine.base import FinishReason
+from temper.rollout.players import Diverged, TooOld
 from temper.rollout.sandbox import Session
-from temper.rollout.trajectory import Trajectory
+from temper.rollout.trajectory import FINISH, Trajectory
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Unavailable
 
-MAX_RESTARTS = 2  # of an episode whose sandbox was lost
-
-_FINISH = {
-    FinishReason.STOP: common.FINISH_REASON_STOP,
-    FinishReason.LENGTH: common.FINISH_REASON_LENGTH,
-    FinishReason.ABORT: common.FINISH_REASON_ABORT,
-    FinishReason.DEADLINE: common.FINISH_REASON_DEADLINE,
-}
+MAX_RESTARTS = 2  # of an episode whose sandbox was lost or whose turn was aborted
 
 
 class SandboxLost(Unavailable):
     """The sandbox went away under the episode, which then restarts elsewhere."""
+
+
+class TurnAborted(Unavailable):
+    """The engine gave a turn up, as a weight swap may ask it to; the episode restarts under the new weights."""
 
 
 class Player(Protocol):
@@ -111,6 +110,8 @@ class Attempt:
     """Calls with observations, for the verifier."""
     sandbox_s: float = 0.0
     """Seconds waited for the sandbox."""
+    number: int = 0
+    """How many attempts came before."""
 
 
 class Episode:
@@ -128,14 +129,19 @@ class Episode:
             "",
         )
         for number in range(1 + MAX_RESTARTS):
-            attempt, session, player = Attempt(), self._seat.session(number), self._seat.player(number)
+            attempt = Attempt(number=number)
+            session, player = self._seat.session(number), self._seat.player(number)
             try:
                 verdict = await self._play(attempt, session, player)
                 host = session.host
                 break
-            except SandboxLost as lost:
+            except (SandboxLost, TurnAborted, Diverged) as lost:
                 verdict.detail = str(lost)
                 await session.abandon()
+            except TooOld as stale:
+                await session.abandon()
+                verdict = Verdict(common.SAMPLE_CLASS_STALE, common.FINISH_REASON_ABORT, detail=str(stale))
+                break
             except asyncio.CancelledError:  # nobody wants the sample any more: its sandbox goes with it
                 await session.abandon()
                 raise
@@ -162,11 +168,13 @@ class Episode:
             start = len(attempt.trajectory) + len(context)
             finish = await player.act(attempt.trajectory, context, budget)
             said = self._rules.codec.read_turn(attempt.trajectory.tokens[start:])
-            if finish in (FinishReason.DEADLINE, FinishReason.ABORT):
+            if finish is FinishReason.ABORT:
+                raise TurnAborted("the engine aborted a turn")
+            if finish is FinishReason.DEADLINE:
                 await session.abandon()
-                return _no_fault(_FINISH[finish], f"turn ended by {finish}")
+                return _no_fault(FINISH[finish], f"turn ended by {finish}")
             if said is None:
-                return await self._fail(session, _FINISH[finish], "a turn has no end within its budget")
+                return await self._fail(session, FINISH[finish], "a turn has no end within its budget")
             if isinstance(said, Answer):
                 return await self._score(attempt, session, said.text)
             observation = await self._use_tool(attempt, session, turn, said.text)
@@ -223,6 +231,13 @@ class Episode:
         trajectory = attempt.trajectory
         oldest, newest = trajectory.version_range
         return SampleSummary(
+            kv_origin_lag=trajectory.kv_origin_lag,
+            cached_tokens=trajectory.cached_tokens,
+            stop_token=trajectory.stop_token,
+            attention=trajectory.attention,
+            for_training=trajectory.for_training,
+            resumed_tokens=trajectory.resumed_tokens,
+            restarts=attempt.number,
             sample_class=verdict.sample_class,
             reward=verdict.reward,
             solved=verdict.solved,

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from temper.api.common.v1 import common_pb2 as common
-from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord, GroupTable, SampleSummary
+from temper.api.rollout.v1.rollout_pb2 import (
+    EngineIdentity,
+    GroupCommand,
+    GroupRecord,
+    GroupTable,
+    SampleSummary,
+    SampleTokens,
+    UsedSampling,
+)
 from temper.api.sandbox.v1.sandbox_pb2 import MaterializeResponse, TaskView
 from temper.rollout.calls import ToolBox, tool_box
 from temper.rollout.codec import Codec
 from temper.rollout.engine.base import Engine, Sampling
 from temper.rollout.episode import Episode, Player, Rules
-from temper.rollout.players import Draw, OraclePlayer, PolicyPlayer
+from temper.rollout.partials import Journal, Partials, Spot
+from temper.rollout.permits import Permits
+from temper.rollout.players import Draw, OraclePlayer, PolicyPlayer, ResumingPlayer
 from temper.rollout.sandbox import Sandboxes, Session, TaskRef
 from temper.rollout.trajectory import Trajectory
 from temper.runtime.clock import Clock
@@ -31,6 +42,10 @@ class Policy:
     """What samples; None for demonstrations."""
     max_context: int
     """Most tokens of a sequence."""
+    swap_policy: str = "keep"
+    """What weight updates of the job do to its running sequences."""
+    too_old: Callable[[GroupCommand, int], bool] = lambda _command, _version: False
+    """Whether tokens drawn under a version are past the group's staleness bound by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +85,15 @@ class Group:
         policy: Policy,
         sandboxes: Sandboxes,
         clock: Clock,
-        permits: asyncio.Semaphore,
+        permits: Permits,
+        partials: Partials | None = None,
+        *,
+        resume: bool = False,
     ) -> None:
         self.command, self.attempt, self.sandboxes = command, attempt, sandboxes
         self._policy, self._clock, self._permits = policy, clock, permits
+        self._partials, self._resume = partials, resume
+        self._recorded: Mapping[Spot, SampleTokens] = {}
         self._deadline = clock.monotonic() + command.limits.group_deadline_s
         self._tools = ToolBox([], policy.codec.call_syntax)
         self._reward_max = 0.0
@@ -86,6 +106,8 @@ class Group:
         )
         specs = tuple((tool.name, tool.parameters_schema_json) for tool in materialized.tools)
         self._tools = tool_box(specs, self._policy.codec.call_syntax)
+        if self._resume and self._partials is not None and self._policy.engine is not None:
+            self._recorded = await self._partials.read(command)
         rules = self._rules(materialized)
         places = [
             Place(self, number, sample, task)
@@ -103,20 +125,26 @@ class Group:
         command, policy = self.command, self._policy
         if policy.engine is None:
             return OraclePlayer(place.task.oracle, policy.codec, self._tools, command.min_version)
-        sampling = Sampling(
-            max_tokens=command.sampling.max_tokens_per_turn,
-            temperature=command.sampling.temperature,
-            top_k=command.sampling.top_k,
-            top_p=command.sampling.top_p,
-            stop_token_ids=policy.codec.stops,
+        draw = Draw(
+            sampling_of(command, policy.codec),
+            command.seed,
+            place.task_number * command.samples_per_task + place.sample_index,
+            self._deadline,
+            command.group_id,
+            command.job_id,
+            self.attempt,
         )
-        stream = place.task_number * command.samples_per_task + place.sample_index
-        return PolicyPlayer(
-            policy.engine, f"{place.name}.{attempt}", Draw(sampling, command.seed, stream, self._deadline)
-        )
+        too_old = partial(policy.too_old, command)
+        spot = place.task_number, place.sample_index
+        journal = self._partials and Journal(self._partials, command, spot, place.task.task_index)
+        acting = PolicyPlayer(policy.engine, f"{place.name}.{attempt}", draw, journal, too_old)
+        recorded = self._recorded.get(spot)
+        if recorded is None or attempt > 0 or too_old(_oldest(recorded)):
+            return acting
+        return ResumingPlayer(recorded, acting)
 
     async def _sample(self, rules: Rules, place: Place) -> Sample:
-        async with self._permits:
+        async with self._permits.one(self.command.published_at.ToNanoseconds()):
             trajectory, summary = await Episode(rules, place, place.task.prompt, self._clock).run()
         summary.task_index, summary.sample_index = place.task.task_index, place.sample_index
         if self.command.purpose == common.PURPOSE_DEMO:
@@ -139,15 +167,36 @@ class Group:
         )
 
 
-def table_of(command: GroupCommand, samples: Sequence[Sample]) -> GroupTable:
+def sampling_of(command: GroupCommand, codec: Codec) -> Sampling:
+    """How a group's tokens are drawn."""
+    wish = command.sampling
+    return Sampling(
+        max_tokens=wish.max_tokens_per_turn,
+        temperature=wish.temperature,
+        top_k=wish.top_k,
+        top_p=wish.top_p,
+        stop_token_ids=codec.stops,
+    )
+
+
+def table_of(command: GroupCommand, samples: Sequence[Sample], policy: Policy, attempt: int) -> GroupTable:
     """The group's blob."""
-    rows = [trajectory.table_row(summary.task_index, summary.sample_index) for trajectory, summary in samples]
-    return GroupTable(group_id=command.group_id, samples=rows)
+    table = GroupTable(group_id=command.group_id)
+    for stream, (trajectory, summary) in enumerate(samples):
+        row = trajectory.table_row(summary.task_index, summary.sample_index)
+        row.seed, row.stream, row.attempt = command.seed, stream, attempt
+        table.samples.append(row)
+    if policy.engine is not None:
+        table.sampling.CopyFrom(_used(sampling_of(command, policy.codec)))
+        table.engine.CopyFrom(_identity(policy.engine))
+    return table
 
 
-def record_of(command: GroupCommand, samples: Sequence[Sample]) -> GroupRecord:
+def record_of(command: GroupCommand, samples: Sequence[Sample], policy: Policy) -> GroupRecord:
     """The group's record, but for what the worker adds: blob, times, names."""
     return GroupRecord(
+        engine_identity=_identity(policy.engine) if policy.engine is not None else None,
+        swap_policy=policy.swap_policy if policy.engine is not None else "",
         job_id=command.job_id,
         group_id=command.group_id,
         index=command.index,
@@ -161,6 +210,31 @@ def record_of(command: GroupCommand, samples: Sequence[Sample]) -> GroupRecord:
         eval_point=command.eval_point,
         seed=command.seed,
         samples_per_task=command.samples_per_task,
+    )
+
+
+def _oldest(row: SampleTokens) -> int:
+    return min((span.version for span in row.weight_versions), default=0)
+
+
+def _identity(engine: Engine) -> EngineIdentity:
+    info = engine.info
+    return EngineIdentity(
+        name=info.name, build=info.build, numeric=info.numeric, batch_invariant=info.batch_invariant
+    )
+
+
+def _used(sampling: Sampling) -> UsedSampling:
+    return UsedSampling(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        max_tokens_per_turn=sampling.max_tokens,
+        stop_token_ids=sampling.stop_token_ids,
     )
 
 

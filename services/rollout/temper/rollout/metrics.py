@@ -37,3 +37,14 @@ class RolloutMetrics:
             registry=registry,
         )
         self.running = Gauge("temper_rollout_groups_running", "Groups in flight.", registry=registry)
+        self.permits = Gauge(
+            "temper_rollout_episodes",
+            "Episodes: allowed by KV memory, playing, waiting for a permit.",
+            ["state"],
+            registry=registry,
+        )
+        self.resumed = Counter(
+            "temper_rollout_resumed_tokens",
+            "Action tokens taken over from an earlier delivery instead of being generated again.",
+            registry=registry,
+        )

@@ -1,16 +1,29 @@
-"""Who acts in an episode: the policy through an engine, or an environment's oracle."""
+"""Who acts in an episode: the policy through an engine, an earlier delivery's record of it, or an environment's oracle."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from temper.api.rollout.v1.rollout_pb2 import SampleTokens
 from temper.api.sandbox.v1.sandbox_pb2 import OracleAction
 from temper.rollout.calls import ToolBox
 from temper.rollout.codec import Codec
-from temper.rollout.engine.base import Engine, FinishReason, Request, Sampling
-from temper.rollout.trajectory import Trajectory
+from temper.rollout.engine.base import Completion, Engine, FinishReason, Request, Sampling, Span
+from temper.rollout.partials import Journal
+from temper.rollout.trajectory import FINISH, Trajectory
+from temper.runtime.errors import Stale, Unavailable
+
+_REASONS = {written: reason for reason, written in FINISH.items()}
+
+
+class TooOld(Stale):
+    """The sample holds tokens of a version that no trainer will take any more."""
+
+
+class Diverged(Unavailable):
+    """A recorded sample cannot be gone on from: the world answers otherwise than it did then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,49 +38,101 @@ class Draw:
     """Number of the sample in the group: with the seed, the key of its random numbers."""
     deadline: float
     """Monotonic seconds."""
+    group: str = ""
+    """Requests of one group share what they can."""
+    tenant: str = ""
+    """Whose prefixes may be shared: the job's."""
+    attempt: int = 1
+    """Delivery of the group."""
+
+
+def always_young(_version: int) -> bool:
+    """No version is too old."""
+    return False
 
 
 class PolicyPlayer:
-    """Turns of a policy. Each continues the one before it, so a turn computes its new tokens only."""
+    """Turns of a policy. Each continues the one before it, so a turn computes its new tokens only.
 
-    def __init__(self, engine: Engine, name: str, draw: Draw) -> None:
+    ``too_old`` says of a version whether tokens drawn under it are worth nothing any more; it is asked before each turn.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        draw: Draw,
+        journal: Journal | None = None,
+        too_old: Callable[[int], bool] = always_young,
+    ) -> None:
         self._engine, self._name, self._draw = engine, name, draw
+        self._journal, self._too_old = journal, too_old
         self._turn = 0
         self._kept: str | None = None
 
     async def act(self, trajectory: Trajectory, context: Sequence[int], budget: int) -> FinishReason:
-        """Sample a turn."""
+        """Sample a turn. Raises ``TooOld`` when going on is in vain."""
+        oldest = trajectory.version_range[0]
+        if trajectory.action_tokens and self._too_old(oldest):
+            raise TooOld(f"the sample holds tokens of version {oldest}, past the staleness bound")
         name = f"{self._name}#{self._turn}"
-        sampling = self._draw.sampling
-        request = Request(
-            request_id=name,
-            tokens=tuple(context),
-            sampling=Sampling(
-                max_tokens=budget,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                stop_token_ids=sampling.stop_token_ids,
-            ),
-            seed=self._draw.seed,
-            sample_index=self._draw.stream,
-            deadline=self._draw.deadline,
-            continues=self._kept,
-            keep=True,
-        )
-        pending = self._engine.submit(request)
+        # A sample that was taken over from elsewhere has no KV here: its first turn brings all that came before.
+        before = [] if self._kept is not None else trajectory.tokens
+        pending = self._engine.submit(self._request(name, [*before, *context], budget))
         self._kept, self._turn = None, self._turn + 1
         try:
             done = await pending
         finally:
             self._kept = name  # releasing what was not kept after all is harmless
-        trajectory.add_turn(context, done)
+        trajectory.add_turn(context, _tail(done, len(before)))
+        if self._journal is not None and done.finish in (FinishReason.STOP, FinishReason.LENGTH):
+            await self._journal.turn_ended(trajectory)
         return done.finish
 
     def leave(self) -> None:
         """Free the KV."""
         if self._kept is not None:
             self._engine.release(self._kept)
+
+    def _request(self, name: str, tokens: Sequence[int], budget: int) -> Request:
+        draw = self._draw
+        return Request(
+            request_id=name,
+            tokens=tuple(tokens),
+            sampling=replace(draw.sampling, max_tokens=budget),
+            seed=draw.seed,
+            sample_index=draw.stream,
+            deadline=draw.deadline,
+            continues=self._kept,
+            keep=True,
+            attempt=draw.attempt,
+            group=draw.group,
+            tenant=draw.tenant,
+        )
+
+
+class ResumingPlayer:
+    """Plays the recorded turns again, then lets the policy go on. Tokens, logprobs and versions stay as recorded."""
+
+    def __init__(self, recorded: SampleTokens, then: PolicyPlayer) -> None:
+        self._recorded, self._then = recorded, then
+
+    async def act(self, trajectory: Trajectory, context: Sequence[int], budget: int) -> FinishReason:
+        """The next recorded turn if there is one. Raises ``Diverged`` when what leads up to it is not what led up to it."""
+        recorded = self._recorded
+        if trajectory.turns >= len(recorded.turns):
+            return await self._then.act(trajectory, context, budget)
+        end = recorded.turns[trajectory.turns]
+        if list(recorded.token_ids[len(trajectory) : end.start]) != list(context):
+            raise Diverged(f"turn {trajectory.turns}: the context is not the recorded one")
+        if end.end - end.start > budget:
+            raise Diverged(f"turn {trajectory.turns}: longer than its budget of {budget} tokens")
+        trajectory.add_recorded(recorded)
+        return _REASONS[end.finish_reason]
+
+    def leave(self) -> None:
+        """Free the KV."""
+        self._then.leave()
 
 
 class OraclePlayer:
@@ -92,3 +157,15 @@ class OraclePlayer:
             return self._codec.answer(action.answer)
         arguments = json.loads(action.call.arguments_json or "{}")
         return self._codec.call(self._tools.write(action.call.name, arguments))
+
+
+def _tail(done: Completion, before: int) -> Completion:
+    """A completion whose context begins after its first ``before`` tokens: those have spans of their own already."""
+    if not before:
+        return done
+    spans = [
+        Span(max(span.start, before) - before, span.end - before, span.version)
+        for span in done.prefill_versions
+        if span.end > before
+    ]
+    return replace(done, prefill_versions=tuple(spans))

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from temper.api.rollout.v1.rollout_pb2 import PolicyLoaded
-from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand, PolicyLoaded
+from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, TrainingState
 from temper.rollout.codec import Codec
-from temper.rollout.engine.base import Engine
+from temper.rollout.engine.base import Engine, SwapPolicy, SwapReport
 from temper.rollout.group import Policy
-from temper.rollout.publication import fetch_codec, fetch_manifest, fetch_weights
+from temper.rollout.publication import Weights, fetch_codec, fetch_manifest, fetch_weights, policy_files
 from temper.rollout.state import Offer, Worker
 from temper.runtime import topology
 from temper.runtime.blobs import BlobStore
@@ -27,6 +27,7 @@ from temper.runtime.errors import Conflict, Exhausted, Rejected, Unavailable
 from temper.runtime.telemetry import get_logger
 
 BUCKET = "policies"
+OVER = (TrainingState.TRAINING_STATE_FINISHED, TrainingState.TRAINING_STATE_FAILED)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
@@ -38,6 +39,9 @@ class _Held:
     seen_at: float = 0.0
     codec: Codec | None = None
     engine: Engine | None = None
+    weights: Weights | None = None
+    fetched: int = 0
+    deltas: bool = False
     wants_weights: bool = False
     loading: asyncio.Task[None] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,7 +68,9 @@ class Policies:
         self._worker, self._make_engine, self._instance = worker, make_engine, instance
         self._held: dict[str, _Held] = {}
         self._log = get_logger()
+        self._news = asyncio.Event()
         self.on_loaded: Callable[[float], None] = lambda _seconds: None
+        self.on_over: Callable[[str], None] = lambda _job_id: None
 
     def engines(self) -> dict[str, Engine]:
         """Live engines by job."""
@@ -78,6 +84,12 @@ class Policies:
                 self._read(item)
             elif isinstance(item, Deleted):
                 self._of(item.key).wants_weights = False
+
+    async def ready(self) -> None:
+        """Return when the worker may take groups: when not all that it serves is past the staleness bound."""
+        while self._worker.refuses():
+            self._news.clear()
+            await self._news.wait()
 
     async def admit(self, offer: Offer, patience_s: float) -> Policy:
         """Wait until the worker may start the group, and start it in its books.
@@ -93,7 +105,8 @@ class Policies:
                 while not self._worker.offer(offer):
                     await held.changed.wait()
         except TimeoutError:
-            why = self._worker.complaints().get(offer.job_id, "it was not published")
+            known = {**self._worker.overdue(), **self._worker.complaints()}
+            why = known.get(offer.job_id, "it was not published")
             late = f"{offer.job_id}: version {offer.min_version} is not here after {patience_s:g} s: {why}"
             raise Unavailable(late) from None
         return await self._policy(offer, held)
@@ -101,7 +114,7 @@ class Policies:
     async def forget_engine(self, job_id: str) -> None:
         """Close a job's engine: it died, or another job needs the room."""
         held = self._of(job_id)
-        engine, held.engine, held.wants_weights = held.engine, None, False
+        engine, held.engine, held.wants_weights, held.weights = held.engine, None, False, None
         self._worker.engine_lost(job_id)
         if engine is not None:
             await engine.close()
@@ -128,7 +141,12 @@ class Policies:
         engine = held.engine
         if engine is None:
             raise Unavailable(f"{offer.job_id}: its engine was closed meanwhile")
-        return Policy(codec, engine, engine.info.max_context)
+        assert held.record is not None, "a group starts only after an announcement"
+        return Policy(codec, engine, engine.info.max_context, _swap_policy(held.record), self._too_old)
+
+    def _too_old(self, command: GroupCommand, version: int) -> bool:
+        bound = command.max_staleness if command.HasField("max_staleness") else None
+        return self._worker.too_old(command.job_id, version, bound)
 
     def _of(self, job_id: str) -> _Held:
         return self._held.setdefault(job_id, _Held())
@@ -140,12 +158,18 @@ class Policies:
             self._log.error("policy.unreadable", job=entry.key, revision=entry.revision, error=str(broken))
 
     def _announce(self, job_id: str, record: PolicyRecord) -> None:
+        if record.state in OVER:
+            self.on_over(job_id)
         if not self._worker.announce(job_id, record.version, record.manifest.sha256, record.fence):
             return
         held = self._of(job_id)
         held.record, held.seen_at = record, self._clock.monotonic()
-        held.notify()
+        self._notify(held)
         self._refresh(job_id)
+
+    def _notify(self, held: _Held) -> None:
+        held.notify()
+        self._news.set()
 
     def _refresh(self, job_id: str) -> None:
         """Start loading, unless that is under way, not asked for, or nothing newer is there."""
@@ -161,7 +185,7 @@ class Policies:
             assert record is not None
             assert record.version == version
             try:
-                await self._load(record, held)
+                report = await self._load(record, held)
             except (Rejected, Conflict) as error:
                 self._worker.load_failed(job_id, version, str(error))
                 self._log.error("policy.refused", job=job_id, version=version, error=str(error))
@@ -171,20 +195,27 @@ class Policies:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
             else:
                 self._worker.loaded(job_id, version)
-                await self._tell(record, self._clock.monotonic() - seen_at)
-            held.notify()
+                await self._tell(record, report, held, self._clock.monotonic() - seen_at)
+            self._notify(held)
 
-    async def _load(self, record: PolicyRecord, held: _Held) -> None:
-        manifest = await fetch_manifest(self._blobs, record)
-        files = await fetch_weights(self._blobs, manifest)
+    async def _load(self, record: PolicyRecord, held: _Held) -> SwapReport:
+        weights = await fetch_weights(self._blobs, record, held.weights)
+        files = await policy_files(self._blobs, weights)
         if held.codec is None:
-            held.codec = await fetch_codec(self._blobs, manifest)
+            held.codec = await fetch_codec(self._blobs, weights.manifest)
         engine = held.engine
         if engine is None:
             engine = held.engine = self._make_engine()
             await engine.start()
         await engine.load(files)
-        await engine.swap(record.version)
+        policy = _swap_policy(record)
+        keep = policy is SwapPolicy.KEEP
+        report = await (engine.swap(record.version) if keep else engine.swap(record.version, policy))
+        held.fetched = weights.fetched_bytes
+        # Where deltas come, the next one is built on this version; where none do, its bytes are not held twice.
+        held.deltas = held.deltas or bool(weights.manifest.delta)
+        held.weights = weights if held.deltas else None
+        return report
 
     async def _load_codec(self, held: _Held) -> Codec:
         assert held.record is not None, "a group starts only after an announcement"
@@ -199,15 +230,34 @@ class Policies:
             )  # a newer version came meanwhile, and this one was cleared away
         return held.codec
 
-    async def _tell(self, record: PolicyRecord, seconds: float) -> None:
+    async def _tell(self, record: PolicyRecord, report: SwapReport, held: _Held, seconds: float) -> None:
         self.on_loaded(seconds)
         event = PolicyLoaded(
-            worker=self._instance, job_id=record.job_id, version=record.version, load_s=seconds
+            worker=self._instance,
+            job_id=record.job_id,
+            version=record.version,
+            load_s=seconds,
+            swap_policy=report.policy,
+            running=report.running,
+            swap_s=report.seconds,
+            fetched_bytes=held.fetched,
         )
         try:
             await self._bus.event(topology.evt("rollout", self._instance, "swap"), event)
         except (Unavailable, Exhausted) as error:
             self._log.warning("policy.untold", job=record.job_id, version=record.version, error=str(error))
+
+
+def _swap_policy(record: PolicyRecord) -> SwapPolicy:
+    """What the record asks for. Raises ``Rejected`` for a policy that this version does not know."""
+    try:
+        return SwapPolicy(record.swap_policy or SwapPolicy.KEEP)
+    except ValueError:
+        raise Rejected(
+            f"swap policy {record.swap_policy!r} is not known",
+            field="rollout.swap_policy",
+            hint=", ".join(SwapPolicy),
+        ) from None
 
 
 _UNBOUNDED = 1 << 30  # a demonstration has no engine, so the job's own limits are the only ones

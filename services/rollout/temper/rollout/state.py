@@ -1,8 +1,9 @@
 """What a worker knows and decides: which groups run, which versions serve, which group may start. Pure.
 
 Versions per job: *announced* (newest seen in the bucket), *served* (loaded and swapped in), and the reason why a newer
-one could not be loaded. A worker starts a group only if it serves at least the group's ``min_version``, so a worker that
-cannot load weights stops by itself when the staleness bound moves past it.
+one could not be loaded. A worker starts a group only if it serves at least the group's ``min_version``, and no version that is
+further behind the announced one than the group's staleness bound. An engine that is new, or came back from the dead, plays nothing
+until it has served the announced version once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Offer:
     """Oldest policy version that may play it."""
     needs_weights: bool
     """False for demonstrations: the oracle plays, the policy lends its tokens."""
+    max_staleness: int | None = None
+    """Versions that the one played may be behind the announced one; None: any number."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,15 @@ class Job:
     """Versions that will not load, with the reason."""
     used: int = 0
     """Tick of the last use."""
+    joined: bool = False
+    """Whether the engine has caught up with the announced version since it was made."""
+    bound: int | None = None
+    """Staleness bound of the last group that had one."""
+
+    @property
+    def overdue(self) -> bool:
+        """Whether what is served is past the staleness bound."""
+        return self.joined and self.bound is not None and self.announced - self.served > self.bound
 
 
 class Worker:
@@ -72,6 +84,7 @@ class Worker:
         """The engine serves ``version`` from now on. Versions never go back."""
         job = self.jobs.setdefault(job_id, Job())
         job.served = max(job.served, version)
+        job.joined = job.joined or job.served >= job.announced
         job.failed = {bad: why for bad, why in job.failed.items() if bad > job.served}
 
     def load_failed(self, job_id: str, version: int, reason: str) -> None:
@@ -92,7 +105,11 @@ class Worker:
         """
         job = self.jobs.setdefault(offer.job_id, Job())
         have = job.served if offer.needs_weights else job.announced
+        if offer.needs_weights and offer.max_staleness is not None:
+            job.bound = offer.max_staleness
         if have < max(offer.min_version, 0):
+            return False
+        if offer.needs_weights and (not job.joined or self.too_old(offer.job_id, have, offer.max_staleness)):
             return False
         self._tick += 1
         job.used = self._tick
@@ -106,7 +123,7 @@ class Worker:
     def engine_lost(self, job_id: str) -> None:
         """The job's engine is gone: evicted, or died."""
         if job_id in self.jobs:
-            self.jobs[job_id].served = -1
+            self.jobs[job_id].served, self.jobs[job_id].joined = -1, False
 
     def surplus(self) -> str | None:
         """Job whose engine should make room: the least recently used one that runs nothing, when over the limit."""
@@ -116,6 +133,24 @@ class Worker:
         if len(held) <= self.policies or not idle:
             return None
         return min(idle, key=lambda job_id: self.jobs[job_id].used)
+
+    def too_old(self, job_id: str, version: int, bound: int | None) -> bool:
+        """Whether ``version`` is further behind the announced one than ``bound``."""
+        job = self.jobs.get(job_id)
+        return job is not None and bound is not None and job.announced - version > bound
+
+    def refuses(self) -> bool:
+        """Whether the worker takes no groups: all it serves is past the staleness bound."""
+        served = [job for job in self.jobs.values() if job.served >= 0]
+        return bool(served) and all(job.overdue for job in served)
+
+    def overdue(self) -> Mapping[str, str]:
+        """Why no groups of a job are taken, by job."""
+        return {
+            job_id: f"serves version {job.served}, {job.announced} is published, the staleness bound is {job.bound}"
+            for job_id, job in self.jobs.items()
+            if job.overdue
+        }
 
     def complaints(self) -> Mapping[str, str]:
         """Why a job's newest version is not served, by job."""

@@ -59,3 +59,4 @@ def _rollout(rollout: RolloutSpec) -> None:
     rollout.max_tokens = rollout.max_tokens or 512
     rollout.max_observation_bytes = rollout.max_observation_bytes or 256
     rollout.group_deadline_s = rollout.group_deadline_s or 60.0
+    rollout.swap_policy = rollout.swap_policy or "keep"

@@ -60,6 +60,7 @@ def training_group(
         )
     else:
         command.min_version = version
+        command.max_staleness = spec.max_staleness
         command.sampling.CopyFrom(training_sampling(job.spec.rollout))
     return command
 

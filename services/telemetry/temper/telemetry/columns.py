@@ -6,14 +6,15 @@ _COLUMNS = {
     "groups": """
         job_id group_id group_index purpose phase domain env env_version env_digest split eval_point
         drop_reason worker engine attempt seed samples samples_per_task table_key
-        table_bytes table_sha256
+        table_bytes table_sha256 swap_policy numeric batch_invariant
         published_at started_at finished_at rank
     """,
     "samples": """
         job_id group_id position group_index purpose phase domain env env_version env_digest split
         eval_point task_index sample_index class reward solved prompt_tokens action_tokens
         total_tokens turns tool_calls finish_reason min_version max_version wall_s sandbox_s
-        sandbox_host detail finished_at rank
+        sandbox_host detail kv_origin_lag cached_tokens stop_token attention for_training
+        resumed_tokens restarts finished_at rank
     """,
     "tool_uses": """
         job_id group_id position call domain env tool outcome wall_s sandbox_host finished_at rank

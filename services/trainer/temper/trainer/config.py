@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from temper.runtime.config import Section, ServiceConfig
@@ -33,7 +35,13 @@ class PublicationConfig(Section):
     """Published policy versions."""
 
     keep_versions: int = Field(default=4, ge=2)
-    """Newest versions kept in the object store; version 0 stays until the job's data is deleted."""
+    """Newest versions kept in the object store, with what they build on; version 0 stays until the job's data is deleted."""
+    full_every: int = Field(default=1, ge=1, le=64)
+    """Every which publication holds full weights, the others what changed since the one before; 1: every one."""
+    delta: Literal["xor", "overwrite"] = "xor"
+    """How changes are stored: ``xor`` is smaller, ``overwrite`` quicker."""
+    delta_max_ratio: float = Field(default=0.5, gt=0, le=1)
+    """Bytes of a delta over those of the weights above which full weights are published instead."""
 
 
 class SnapshotsConfig(Section):

@@ -47,6 +47,8 @@ def _dropped(group: GroupRecord) -> Drop | None:
     """Why the group cannot be trained on, as far as its record tells."""
     if group.drop_reason != common.DROP_REASON_UNSPECIFIED:
         return Drop(common.DropReason.Name(group.drop_reason))
+    if any(s.sample_class == common.SAMPLE_CLASS_STALE for s in group.samples):
+        return Drop.STALE  # a sample was stopped because no trainer would take it any more
     if not group.HasField("table") or not any(s.sample_class in USABLE for s in group.samples):
         return Drop.INVALID
     return None
@@ -93,21 +95,33 @@ def fault(summary: SampleSummary, tokens: SampleTokens, *, needs_reward: bool) -
         return common.SampleClass.Name(summary.sample_class).removeprefix("SAMPLE_CLASS_")
     if needs_reward and not (summary.HasField("reward") and math.isfinite(summary.reward)):
         return NO_REWARD
-    return INVALID_TOKENS if _broken(tokens) else ""
+    why = breach(tokens)
+    return f"{INVALID_TOKENS}/{why}" if why else ""
 
 
-def _broken(tokens: SampleTokens) -> bool:
-    """Whether the arrays break the contract: lengths, mask, non-finite logprobs, spans that do not cover the tokens."""
-    count = len(tokens.token_ids)
-    if count == 0 or len(tokens.mask) != count or not any(tokens.mask):
-        return True
-    if tokens.mask[0]:  # nothing predicts a first token
-        return True
-    if len(tokens.logprob_raw) not in (0, count):
-        return True
-    if not all(map(math.isfinite, tokens.logprob_raw)):
-        return True
-    return not contiguous([(span.start, span.end) for span in tokens.versions], count)
+def breach(tokens: SampleTokens) -> str:
+    """In a word, how the arrays break the contract; empty when they keep it."""
+    count, actions = len(tokens.token_ids), tokens.mask.count(1)
+    if tokens.HasField("for_training") and not tokens.for_training:
+        return "not_for_training"  # a fast variant's logprobs would pass for the policy's own
+    if count == 0 or len(tokens.mask) != count:
+        return "lengths"
+    if not actions or tokens.mask[0]:  # nothing predicts a first token
+        return "mask"
+    arrays = (tokens.logprob_raw, tokens.logprob_processed, tokens.log_surviving_mass)
+    if any(len(array) not in (0, count) for array in arrays):
+        return "lengths"
+    if not all(all(map(math.isfinite, array)) for array in arrays):
+        return "logprobs"
+    parts = (
+        (tokens.versions, count),
+        (tokens.weight_versions, actions),
+        (tokens.prefill_weight_versions, count - actions),
+        (tokens.kv_origin_versions, actions),
+    )
+    if not all(contiguous([(each.start, each.end) for each in spans], length) for spans, length in parts):
+        return "spans"
+    return ""
 
 
 def contiguous(spans: Sequence[tuple[int, int]], count: int) -> bool:

@@ -121,6 +121,8 @@ class Standing:
     idle_share: float = 0.0
     trained_tokens: int = 0
     recoveries: int = 0
+    swap_policy: str = ""
+    """What workers do to running sequences when they take the version."""
 
 
 def policy_record(
@@ -146,4 +148,5 @@ def policy_record(
         trained_tokens=standing.trained_tokens,
         trainer=trainer,
         recoveries=standing.recoveries,
+        swap_policy=standing.swap_policy,
     )

@@ -110,14 +110,15 @@ class Session:
             return False
         spec = self._command.spec
         self._origin = await patience(lambda: Origin.prepare(around.blobs, self._job, spec), "initial policy")
-        keep = around.config.publication.keep_versions
-        self._publisher = Publisher(around.blobs, self._job, self._origin.files, keep=keep)
+        published = around.config.publication
+        self._publisher = Publisher(around.blobs, self._job, self._origin.files, published)
         ledger_phases = [phase.ledger for phase in self._phases]
         recovered = await recover(self._snapshots, around.log, self._job, ledger_phases, patience)
         self._ledger = recovered.ledger
         self._steps_token = recovered.steps_token
         await self._in_thread(lambda: self._fill(recovered.snapshot))
         self._standing = await self._stand(record, recovered)
+        self._standing.swap_policy = spec.rollout.swap_policy
         self._feed = Feed(
             around.bus,
             around.log,
@@ -257,7 +258,10 @@ class Session:
         """Weights and manifest of the ledger's version."""
         tensors = await self._in_thread(lambda: list(self._engine.export()))
         version, now = self._ledger.version, self._clock.now()
-        manifest = await self._patience(lambda: self._publisher.publish(version, tensors, now=now), "weights")
+        last = self._ledger.finished  # what a job leaves behind is whole: others take it up as a checkpoint
+        manifest = await self._patience(
+            lambda: self._publisher.publish(version, tensors, now=now, full=last), "weights"
+        )
         await self._patience(lambda: self._publisher.forget(version), "old weights")
         return manifest
 

@@ -198,6 +198,8 @@ class Rollout(Table):
     """Bytes of one observation."""
     group_deadline_s: Positive = 60.0
     """Wall-clock seconds of a group."""
+    swap_policy: Literal["keep", "recompute", "requeue", "abort", "wait"] = "keep"
+    """What a weight update does to sequences that run."""
 
 
 class Accept(Table):

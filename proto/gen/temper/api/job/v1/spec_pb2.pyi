@@ -213,7 +213,7 @@ class EvalSpec(_message.Message):
     def __init__(self, tasks_per_domain: _Optional[int] = ..., every: _Optional[int] = ..., during_tasks: _Optional[int] = ..., temperature: _Optional[float] = ..., before: bool = ..., after: bool = ..., samples_per_task: _Optional[int] = ...) -> None: ...
 
 class RolloutSpec(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "max_tokens_per_turn", "max_turns", "max_tokens", "max_observation_bytes", "group_deadline_s")
+    __slots__ = ("temperature", "top_p", "top_k", "max_tokens_per_turn", "max_turns", "max_tokens", "max_observation_bytes", "group_deadline_s", "swap_policy")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +222,7 @@ class RolloutSpec(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_OBSERVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
     GROUP_DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    SWAP_POLICY_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -230,7 +231,8 @@ class RolloutSpec(_message.Message):
     max_tokens: int
     max_observation_bytes: int
     group_deadline_s: float
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., max_tokens_per_turn: _Optional[int] = ..., max_turns: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_observation_bytes: _Optional[int] = ..., group_deadline_s: _Optional[float] = ...) -> None: ...
+    swap_policy: str
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., max_tokens_per_turn: _Optional[int] = ..., max_turns: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_observation_bytes: _Optional[int] = ..., group_deadline_s: _Optional[float] = ..., swap_policy: _Optional[str] = ...) -> None: ...
 
 class AcceptSpec(_message.Message):
     __slots__ = ("min_pass", "min_mean_pass", "max_drop")

@@ -35,7 +35,7 @@ class StartTraining(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class PolicyRecord(_message.Message):
-    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries")
+    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries", "swap_policy")
     class DroppedGroupsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class PolicyRecord(_message.Message):
     TRAINED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     RECOVERIES_FIELD_NUMBER: _ClassVar[int]
+    SWAP_POLICY_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: int
     step: int
@@ -79,7 +80,8 @@ class PolicyRecord(_message.Message):
     trained_tokens: int
     trainer: str
     recoveries: int
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ...) -> None: ...
+    swap_policy: str
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ..., swap_policy: _Optional[str] = ...) -> None: ...
 
 class TensorEntry(_message.Message):
     __slots__ = ("name", "dtype", "shape", "sha256", "shard")
@@ -96,7 +98,7 @@ class TensorEntry(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., sha256: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class WeightManifest(_message.Message):
-    __slots__ = ("job_id", "version", "base_version", "shards", "tensors", "files", "created_at")
+    __slots__ = ("job_id", "version", "base_version", "shards", "tensors", "files", "created_at", "delta", "base_manifest")
     class FilesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +113,8 @@ class WeightManifest(_message.Message):
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    BASE_MANIFEST_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: int
     base_version: int
@@ -118,7 +122,9 @@ class WeightManifest(_message.Message):
     tensors: _containers.RepeatedCompositeFieldContainer[TensorEntry]
     files: _containers.MessageMap[str, _common_pb2.BlobRef]
     created_at: _timestamp_pb2.Timestamp
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., base_version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[_common_pb2.BlobRef, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., files: _Optional[_Mapping[str, _common_pb2.BlobRef]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    delta: str
+    base_manifest: _common_pb2.BlobRef
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., base_version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[_common_pb2.BlobRef, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., files: _Optional[_Mapping[str, _common_pb2.BlobRef]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., delta: _Optional[str] = ..., base_manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("job_id", "step", "phase", "phase_name", "algorithm", "version", "group_ids", "samples", "masked", "action_tokens", "total_tokens", "metrics", "domain_reward", "domain_solved", "domain_samples", "staleness", "wait_s", "data_s", "compute_s", "publish_s", "finished_at", "skipped", "skip_reason", "trainer")
