@@ -4,6 +4,7 @@ A bundle holds plain files and directories below itself and nothing else. A link
 bundle or a bundle that grows beyond bounds is refused before anything is written.
 """
 
+import errno
 import io
 import os
 import shutil
@@ -49,7 +50,7 @@ def unpack(content: bytes, digest: str, cache: Path) -> Path:
 
 def _write(content: bytes, directory: Path) -> None:
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member, path in _checked(archive):
                 target = directory / path
                 if member.isdir():
@@ -65,8 +66,14 @@ def _write(content: bytes, directory: Path) -> None:
                     shutil.copyfileobj(source, file)
     except (tarfile.TarError, EOFError) as error:
         raise Rejected(f"the bundle is not a tar: {error}", field="env.bundle") from error
-    except FileExistsError as error:
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise Rejected(f"the bundle names a path twice: {error.filename}", field="env.bundle") from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise Rejected(f"a header of the bundle is nonsense: {error}", field="env.bundle") from error
+    except OSError as error:
+        if error.errno in {errno.ENAMETOOLONG, errno.EINVAL}:
+            raise Rejected(f"no file can be named {error.filename!r}", field="env.bundle") from error
+        raise
 
 
 def _checked(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, PurePosixPath]]:

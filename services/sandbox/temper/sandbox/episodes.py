@@ -200,7 +200,7 @@ def _find_tool(declared: Manifest, name: str) -> tools.Tool:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text) if text else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Rejected(f"not JSON: {error}", field="call.arguments_json") from None
     if not isinstance(value, dict):
         raise Rejected("must be an object", field="call.arguments_json")

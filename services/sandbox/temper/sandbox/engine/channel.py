@@ -13,6 +13,9 @@ from temper.sandbox.engine.output import PipeReader
 INTERPRETER: Final = 0
 """Number under which init reports the interpreter's end; commands count from 1."""
 
+_MAX_ANSWER: Final = 64 << 10
+"""Bytes of one answer. An honest one is a short error text; the policy's code must not fill the host's memory here."""
+
 
 class Interpreter:
     """The host's end of the persistent Python: its channel and its one output pipe."""
@@ -24,7 +27,8 @@ class Interpreter:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         self.output = PipeReader(read_end, limits.output_bytes, lambda: None)
         """Its standard output and error, in the order they were written."""
-        self._decoder = wire.Decoder()
+        self._decoder = wire.Decoder(_MAX_ANSWER)
+        self._hung_up = False
         self.exited = link.expect(INTERPRETER)
         """Init's report of its end."""
         self._answer: asyncio.Future[str | None] = self._loop.create_future()
@@ -39,6 +43,9 @@ class Interpreter:
         """Send code. The future gives the error text, "" for none, or None if the interpreter went away."""
         self._number += 1
         self._answer = self._loop.create_future()
+        if self._hung_up:
+            self._resolve(None)
+            return self._answer
         frame = wire.encode({"id": self._number, "code": code})
         try:
             sent = self._channel.send(frame)
@@ -66,14 +73,18 @@ class Interpreter:
             return
         except (OSError, ValueError):
             messages = None
-        if messages is None:
+        if messages is None or not all(self._take(message) for message in messages):
             self._loop.remove_reader(self._channel)
+            self._hung_up = True
             self._resolve(None)
-            return
-        for message in messages:
-            error = message.get("error")
-            if message.get("id") == self._number and (error is None or isinstance(error, str)):
-                self._resolve((error or "")[:4096])
+
+    def _take(self, message: wire.Message) -> bool:
+        """Whether it answered the question that is open; who talks without being asked is not listened to again."""
+        error = message.get("error")
+        if self._answer.done() or message.get("id") != self._number or not isinstance(error, str | None):
+            return False
+        self._resolve((error or "")[:4096])
+        return True
 
     def _resolve(self, answer: str | None) -> None:
         if not self._answer.done():

@@ -39,7 +39,7 @@ def decode(body: bytes) -> Message:
     """The inverse of `encode` without its length."""
     try:
         value: object = json.loads(body.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # brackets nested deeper than the parser's stack are no message
         raise Malformed("the frame is not JSON") from error
     if not isinstance(value, dict):
         raise Malformed("the frame is no object")
@@ -49,7 +49,9 @@ def decode(body: bytes) -> Message:
 class Decoder:
     """Bytes in any pieces to messages, for a reader that must not block."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 0) -> None:
+        """A message of more than `limit` bytes (0: `MAX_MESSAGE`) is refused before it is kept."""
+        self._limit = limit or MAX_MESSAGE
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
@@ -58,8 +60,8 @@ class Decoder:
         messages: list[Message] = []
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_MESSAGE:
-                raise Malformed(f"a message of {length} bytes is over the limit of {MAX_MESSAGE}")
+            if length > self._limit:
+                raise Malformed(f"a message of {length} bytes is over the limit of {self._limit}")
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 break
