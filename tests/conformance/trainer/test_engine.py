@@ -6,7 +6,7 @@ import pytest
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine import ENGINES, make_engine
-from temper.trainer.engine.base import OptimizerSettings
+from temper.trainer.engine.base import OptimizerSettings, PhaseStart
 from temper.trainer.samples import Batch, Sample, scores
 from temper.trainer.weights import safetensors
 
@@ -124,7 +124,7 @@ def test_a_reset_optimizer_has_no_memory(engine):
     step(engine, batch(1))
     other = another(engine)
     other.load(CONFIG, [safetensors(list(engine.export()))])
-    engine.reset_optimizer()
+    engine.begin(PhaseStart())
     step(engine, batch(2))
     step(other, batch(2))
     assert weights(other) == weights(engine)

@@ -3,6 +3,7 @@
 """Numbers that other frameworks' tests agree on; the source of each is named beside it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -329,12 +330,17 @@ def test_mismatch_is_reported_against_the_rollout_engine():
 @pytest.mark.parametrize("name", sorted(registry()))
 def test_every_algorithm_gives_a_finite_loss_and_gradient(name):
     chosen = algorithm(name)
-    params = {"allow_unclipped": 1.0} if "allow_unclipped" in chosen.params else {}
-    tokens = batch([-1.0, -2.0])
+    must = {"allow_unclipped": 1.0, "second_moment": 0.04}  # what has no default that suits everybody
+    params = {name: value for name, value in must.items() if name in chosen.params}
+    two = T([0.5, 0.1]).requires_grad_()
+    more = {"value": two, "value_old": two, "returns": two, "score": two, "score_weight": two}
+    tokens = replace(batch([-1.0, -2.0]), **more)
     tokens.log_pi.requires_grad_()
     terms = chosen.loss(tokens, chosen.settings(params, {}, max_staleness=1))
     terms.loss.backward()
-    assert torch.isfinite(tokens.log_pi.grad).all()
+    found = [each.grad for each in (tokens.log_pi, two) if each.grad is not None]
+    assert found
+    assert all(torch.isfinite(gradient).all() for gradient in found)
 
 
 @pytest.mark.parametrize(

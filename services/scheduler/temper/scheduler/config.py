@@ -31,7 +31,26 @@ class JobsConfig(Section):
 class NamesConfig(Section):
     """What job files may name in the moments before a live trainer says what it offers."""
 
-    algorithms: list[str] = ["sft", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "rloo", "importance"]
+    algorithms: list[str] = [
+        "sft",
+        "grpo",
+        "cispo",
+        "dapo",
+        "decoupled_ppo",
+        "distill",
+        "dpo",
+        "dppo",
+        "dr_grpo",
+        "gspo",
+        "importance",
+        "m2po",
+        "maxrl",
+        "ppo",
+        "reinforce_pp",
+        "reward_model",
+        "rloo",
+        "sapo",
+    ]
     """Algorithms."""
     engines: list[str] = ["torch"]
     """Engines of the trainer."""

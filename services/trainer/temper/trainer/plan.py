@@ -14,7 +14,7 @@ from temper.runtime.errors import Rejected
 from temper.trainer import algorithms
 from temper.trainer.algorithms import Algorithm
 from temper.trainer.algorithms.base import Settings
-from temper.trainer.engine.base import OptimizerSettings
+from temper.trainer.engine.base import OptimizerSettings, PhaseStart
 from temper.trainer.state import Phase
 
 SCHEDULES = ("constant", "cosine", "linear")
@@ -51,6 +51,13 @@ class PhasePlan:
             beta2=spec.beta2 or 0.99,
             weight_decay=spec.weight_decay,
             max_grad_norm=spec.max_grad_norm or 1.0,
+        )
+
+    @property
+    def start(self) -> PhaseStart:
+        """What the engine gets ready before the first step."""
+        return PhaseStart(
+            needs=self.algorithm.needs(self.settings), kl_beta=self.settings.params.get("kl_beta", 0.0)
         )
 
     def publishes(self, phase_step: int) -> bool:
@@ -95,6 +102,10 @@ def _phase(spec: PhaseSpec, path: str) -> PhasePlan:
             f"{spec.algorithm} compares samples of the policy, demonstrations have none",
             field=f"{path}.source",
             hint='use algorithm = "sft" for demonstrations',
+        )
+    if chosen.wants_teacher:
+        raise Rejected(
+            f"{spec.algorithm} needs a teacher, and a phase cannot name one", field=f"{path}.algorithm"
         )
     return PhasePlan(
         name=spec.name,

@@ -206,7 +206,7 @@ class Session:
     def _compute(self, phase: PhasePlan, samples: Sequence[Sample]) -> StepOutcome:
         """On the worker thread: advantages, then the engine's step."""
         if self._ledger.phase_step == 0:
-            self._engine.reset_optimizer()
+            self._engine.begin(phase.start)
         batch = Batch(samples, phase.algorithm.advantages(scores(samples), phase.settings))
         return self._engine.step(batch, phase.algorithm, phase.settings, phase.tuned(self._ledger.phase_step))
 

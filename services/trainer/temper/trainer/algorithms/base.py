@@ -3,8 +3,9 @@
 An algorithm is one module of this package that ends in ``ALGORITHM = ...``; adding one edits no other file. It sees flat arrays
 of *action tokens* and no engine: padding, packing, micro-batches and devices are the engine's business.
 
-Parts: ``Algorithm`` (the record in the registry), ``Settings`` (validated knobs of one phase), ``TokenBatch`` (what a loss sees),
-``LossTerms`` (what it gives back).
+Parts: ``Algorithm`` (the record in the registry), ``Settings`` (validated knobs of one phase), ``Needs`` (what an engine must measure
+for it), ``TokenBatch`` (what a loss sees), ``LossTerms`` (what it gives back). What depends on all sequences of an update at once
+(whitening, pairs, quantiles) is made beforehand by ``prepare``: see :mod:`.targets`.
 """
 
 import difflib
@@ -14,6 +15,7 @@ from typing import Any
 
 from temper.runtime.errors import Rejected
 from temper.trainer.advantage import Floats, Scores
+from temper.trainer.algorithms.targets import NOTHING_MORE, Measured, Needs, Targets
 from temper.trainer.tensors import Tensor
 
 
@@ -47,6 +49,22 @@ class TokenBatch:
     """[sequence] action tokens of each sequence."""
     totals: Totals
     """Global counts of the update this micro-batch is part of."""
+    log_ref: Tensor | None = None
+    """log π_ref of each token, where the algorithm needs a reference."""
+    kl_beta: float = 0.0
+    """β of the KL penalty as it stands now: the adaptive controller moves it."""
+    keep: Tensor | None = None
+    """1 or 0 per token: what ``prepare`` lets through."""
+    value: Tensor | None = None
+    """V before each token, with gradient, where the algorithm needs a critic."""
+    value_old: Tensor | None = None
+    """V at the start of the step."""
+    returns: Tensor | None = None
+    """What V should be."""
+    score: Tensor | None = None
+    """[sequence] head at the last token, with gradient: a reward model's output."""
+    score_weight: Tensor | None = None
+    """[sequence] derivative of the loss by ``score``, from ``prepare``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +111,12 @@ class Choice:
 
 Loss = Callable[[TokenBatch, Settings], LossTerms]
 Advantages = Callable[[Scores, Settings], Floats]
+Prepare = Callable[[Measured, Settings], Targets]
+
+
+def nothing_more(_: Settings) -> Needs:
+    """An algorithm whose loss sees all it needs in a micro-batch."""
+    return NOTHING_MORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +137,12 @@ class Algorithm:
     """Named knobs."""
     check: Callable[[Settings, int], None] | None = None
     """Refuses combinations of settings and max_staleness that make no sense, by raising Rejected."""
+    needs: Callable[[Settings], Needs] = nothing_more
+    """What the engine must hold and measure."""
+    prepare: Prepare | None = None
+    """Called where ``needs(settings).targets``: per step, or per update where ``every_update``."""
+    wants_teacher: bool = False
+    """Whether the reference is a teacher that the phase names, not the policy at the start of the phase."""
     needs_reward: bool = True
     """False for algorithms that learn from demonstrations: samples without a reward stay valid."""
 

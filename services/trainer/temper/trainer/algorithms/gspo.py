@@ -1,7 +1,7 @@
 """GSPO: the ratio and its clipping are per sequence."""
 
-from temper.trainer.algorithms.base import Algorithm, Param, Settings, TokenBatch
-from temper.trainer.algorithms.policy_gradient import COMMON, advantages, choices, compose
+from temper.trainer.algorithms.base import Param, Settings, TokenBatch
+from temper.trainer.algorithms.policy_gradient import algorithm
 from temper.trainer.losses import PolicyLoss, gspo
 from temper.trainer.tensors import Tensor
 
@@ -12,16 +12,14 @@ def sequence_clipped(log_w: Tensor, tokens: TokenBatch, settings: Settings) -> P
     return gspo(log_w, tokens.advantage, tokens.sequence, tokens.lengths, low=low, high=high)
 
 
-ALGORITHM = Algorithm(
-    name="gspo",
-    summary="Sequence-level ratios with bounds 3e-4 / 4e-4.",
-    loss=compose(sequence_clipped),
-    advantages=advantages,
+ALGORITHM = algorithm(
+    "gspo",
+    "Sequence-level ratios with bounds 3e-4 / 4e-4.",
+    sequence_clipped,
     params={
-        **COMMON,
         # bounds of token-level PPO (0.2) are the usual mistake here: a mean over tokens moves far less
         "clip_low_delta": Param(3e-4, 0.0, 1.0),
         "clip_high_delta": Param(4e-4, 0.0, 100.0),
     },
-    choices=choices(aggregation="seq_mean_token_mean"),
+    aggregation="seq_mean_token_mean",
 )

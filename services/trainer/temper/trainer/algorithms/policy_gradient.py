@@ -5,12 +5,25 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from temper.runtime.errors import Rejected
-from temper.trainer import correction
+from temper.trainer import correction, kl
 from temper.trainer.advantage import ESTIMATORS, Floats, Scores
+from temper.trainer.advantage.shaping import soft_overlong
 from temper.trainer.aggregation import MODES, aggregate
-from temper.trainer.algorithms.base import Choice, Loss, LossTerms, Param, Settings, TokenBatch
-from temper.trainer.losses import PolicyLoss, ratio
+from temper.trainer.algorithms.base import (
+    Algorithm,
+    Choice,
+    Loss,
+    LossTerms,
+    Param,
+    Prepare,
+    Settings,
+    TokenBatch,
+)
+from temper.trainer.algorithms.targets import Measured, Needs, PerToken, Targets
+from temper.trainer.losses import PolicyLoss, off_policy_keep, ratio
 from temper.trainer.tensors import Tensor
 
 Policy = Callable[[Tensor, TokenBatch, Settings], PolicyLoss]
@@ -25,16 +38,55 @@ UPDATES: Mapping[str, Param] = {
 OPTIMIZERS: Mapping[str, Choice] = {"optimizer": Choice("adamw", ("adamw", "muon"))}
 """Which optimizer hidden matrices get; everything else is AdamW's."""
 
+KL: Mapping[str, Param] = {
+    "kl_beta": Param(0.0, 0.0, 10.0),
+    "kl_target": Param(0.0, 0.0, 100.0),
+    "kl_horizon": Param(10_000.0, 1.0, 1e9),
+}
+"""β of the penalty against the policy at the start of the phase (0: none is kept); a target above 0 makes β adaptive."""
 COMMON: Mapping[str, Param] = {
     **UPDATES,
+    **KL,
     "correction_cap": Param(2.0, 1.0, 100.0),
     "entropy_bonus": Param(0.0, 0.0, 1.0),
     "horizon": Param(1024.0, 1.0, 1e6),
+    "top_entropy": Param(0.0, 0.0, 1.0),
+    "off_policy_delta": Param(0.0, 0.0, 20.0),
+    "overlong_length": Param(0, 0, 1e7),
+    "overlong_buffer": Param(0, 0, 1e7),
 }
+"""``top_entropy`` (share of tokens kept), ``off_policy_delta`` and ``overlong_*`` are off at 0."""
 CLIP: Mapping[str, Param] = {
     "clip_low_delta": Param(0.2, 0.0, 1.0),
     "clip_high_delta": Param(0.2, 0.0, 100.0),
 }
+
+
+def algorithm(
+    name: str,
+    summary: str,
+    policy: Policy,
+    *,
+    params: Mapping[str, Param] = {},
+    advantage: str = "grpo",
+    aggregation: str = "token_mean",
+    corrected: str = "tis_token",
+    prepares: Prepare | None = None,
+    wants: Callable[[Settings], Needs] | None = None,
+    checks: Callable[[Settings, int], None] | None = None,
+) -> Algorithm:
+    """An entry of the registry whose loss is ``policy`` per token; the common knobs come along."""
+    return Algorithm(
+        name=name,
+        summary=summary,
+        loss=compose(policy),
+        advantages=advantages,
+        params={**COMMON, **params},
+        choices=choices(advantage=advantage, aggregation=aggregation, corrected=corrected),
+        check=checks or check,
+        needs=wants or needs,
+        prepare=prepares or prepare,
+    )
 
 
 def choices(
@@ -46,15 +98,42 @@ def choices(
         "advantage": Choice(advantage, tuple(ESTIMATORS)),
         "aggregation": Choice(aggregation, MODES),
         "correction": Choice(corrected, correction.MODES),
+        "kl_estimator": Choice("straight_through", ("straight_through", "unbiased")),
     }
 
 
 def advantages(scores: Scores, settings: Settings) -> Floats:
-    """[sample] advantages by the chosen estimator."""
-    return ESTIMATORS[settings.choices["advantage"]](scores)
+    """[sample] advantages by the chosen estimator, from rewards less the penalty on overlong answers."""
+    shaped = soft_overlong(scores, settings["overlong_length"], settings["overlong_buffer"])
+    return ESTIMATORS[settings.choices["advantage"]](shaped)
 
 
-def compose(policy: Policy) -> Loss:
+def shaped_rewards(scores: Scores, settings: Settings) -> Floats:
+    """[sample] rewards less the penalty on overlong answers, for estimators that work token by token in ``prepare``."""
+    shaped = soft_overlong(scores, settings["overlong_length"], settings["overlong_buffer"])
+    return np.where(scores.valid, shaped.rewards, 0.0)
+
+
+def needs(settings: Settings) -> Needs:
+    """A reference where β > 0; a look at all tokens where a share of them is chosen."""
+    return Needs(reference=settings["kl_beta"] > 0.0, targets=settings["top_entropy"] > 0.0)
+
+
+def prepare(measured: Measured, settings: Settings) -> Targets:
+    """The share ``top_entropy`` of tokens at which the policy was least sure (arXiv 2506.01939)."""
+    return Targets(keep=most_uncertain(measured.entropy, settings["top_entropy"]))
+
+
+def most_uncertain(entropy: PerToken, share: float) -> PerToken:
+    """1 for the ``share`` of all tokens with the highest entropy, ties included, else 0; all where share is 0."""
+    if share <= 0.0 or not entropy:
+        return [np.ones_like(each) for each in entropy]
+    everything = np.sort(np.concatenate(entropy))[::-1]
+    least = everything[max(0, int(np.ceil(share * everything.size)) - 1)]
+    return [(each >= least).astype(np.float64) for each in entropy]
+
+
+def compose(policy: Policy, *, kl_in_loss: bool = True) -> Loss:
     """A loss function: policy loss per token, times the mismatch weight, aggregated; with the metrics of a step."""
 
     def loss(tokens: TokenBatch, settings: Settings) -> LossTerms:
@@ -67,21 +146,56 @@ def compose(policy: Policy) -> Loss:
             mode, log_rho, tokens.sequence, tokens.lengths, cap=settings["correction_cap"]
         )
         value = per_token.value if weight is None else per_token.value * weight
+        value = _masked(value, log_w, tokens, settings)
+        sums = _metrics(tokens, per_token, log_w.detach(), log_rho)
         if settings["entropy_bonus"] > 0.0:
             value = value - tokens.entropy * settings["entropy_bonus"]
-        total = aggregate(
-            settings.choices["aggregation"],
-            value,
-            tokens.sequence,
-            tokens.lengths,
-            tokens=tokens.totals.tokens,
-            sequences=tokens.totals.sequences,
-            horizon=settings["horizon"],
-        )
-        sums = _metrics(tokens, per_token, log_w.detach(), log_rho)
-        return LossTerms(total, sums, {"mismatch_max": log_rho.abs().max()})
+        if tokens.log_ref is not None:
+            sums["kl_ref"] = kl.k3(tokens.log_pi.detach(), tokens.log_ref).sum()
+            if kl_in_loss:
+                value = value + _penalty(tokens, log_w, settings) * tokens.kl_beta
+        if weight is not None:
+            sums["correction_masked"] = (weight <= 0.0).float().sum()
+        return LossTerms(total(value, tokens, settings), sums, {"mismatch_max": log_rho.abs().max()})
 
     return loss
+
+
+def total(value: Tensor, tokens: TokenBatch, settings: Settings) -> Tensor:
+    """The chosen aggregation of a loss per token."""
+    return aggregate(
+        settings.choices["aggregation"],
+        value,
+        tokens.sequence,
+        tokens.lengths,
+        tokens=tokens.totals.tokens,
+        sequences=tokens.totals.sequences,
+        horizon=settings["horizon"],
+    )
+
+
+def _masked(value: Tensor, log_w: Tensor, tokens: TokenBatch, settings: Settings) -> Tensor:
+    """Without the tokens that ``prepare`` left out and the sequences that drifted too far in the wrong direction."""
+    if tokens.keep is not None:
+        value = value * tokens.keep
+    if settings["off_policy_delta"] > 0.0:
+        value = value * off_policy_keep(
+            log_w, tokens.advantage, tokens.sequence, tokens.lengths, delta=settings["off_policy_delta"]
+        )
+    return value
+
+
+def _penalty(tokens: TokenBatch, log_w: Tensor, settings: Settings) -> Tensor:
+    """KL to the reference per token: k3's value with k2's gradient, or ``w·k3`` for samples of an older policy."""
+    if settings.choices["kl_estimator"] == "unbiased":
+        return kl.unbiased(tokens.log_pi, _given(tokens.log_ref), ratio(log_w))
+    return kl.in_loss(tokens.log_pi, _given(tokens.log_ref))
+
+
+def _given(value: Tensor | None) -> Tensor:
+    if value is None:
+        raise Rejected("the engine measured no reference", field="phase.algorithm")
+    return value
 
 
 def _metrics(tokens: TokenBatch, per_token: PolicyLoss, log_w: Tensor, log_rho: Tensor) -> dict[str, Tensor]:
@@ -100,8 +214,25 @@ def _metrics(tokens: TokenBatch, per_token: PolicyLoss, log_w: Tensor, log_rho: 
     }
 
 
+def check(settings: Settings, max_staleness: int) -> None:  # noqa: ARG001 - every check is called alike
+    """Refuses knobs that contradict each other."""
+    if settings.params.get("kl_target", 0.0) > 0.0 and settings["kl_beta"] <= 0.0:
+        raise Rejected(
+            "kl_target moves kl_beta, which is 0",
+            field="phase.algorithm_params.kl_target",
+            hint="set kl_beta to where it shall begin, e.g. 0.001",
+        )
+    length, buffer = settings["overlong_length"], settings["overlong_buffer"]
+    if (length > 0) != (buffer > 0) or buffer > length:
+        raise Rejected(
+            f"overlong_length {length:g} and overlong_buffer {buffer:g} go together, and the buffer is the smaller one",
+            field="phase.algorithm_params.overlong_buffer",
+        )
+
+
 def refuse_unclipped(settings: Settings, max_staleness: int) -> None:
     """Unclipped importance weighting off-policy diverges; it must be asked for twice."""
+    check(settings, max_staleness)
     if max_staleness > 0 and settings["allow_unclipped"] < 1:
         raise Rejected(
             f"an unclipped loss with max_staleness = {max_staleness} diverges",

@@ -1,7 +1,7 @@
 """SAPO: a smooth gate in place of the clip."""
 
-from temper.trainer.algorithms.base import Algorithm, Param, Settings, TokenBatch
-from temper.trainer.algorithms.policy_gradient import COMMON, advantages, choices, compose
+from temper.trainer.algorithms.base import Param, Settings, TokenBatch
+from temper.trainer.algorithms.policy_gradient import algorithm
 from temper.trainer.losses import PolicyLoss, sapo
 from temper.trainer.tensors import Tensor
 
@@ -12,11 +12,9 @@ def gated(log_w: Tensor, tokens: TokenBatch, settings: Settings) -> PolicyLoss:
     return sapo(log_w, tokens.advantage, tau_positive=up, tau_negative=down)
 
 
-ALGORITHM = Algorithm(
-    name="sapo",
-    summary="Soft sigmoid gate on the ratio.",
-    loss=compose(gated),
-    advantages=advantages,
-    params={**COMMON, "tau_positive": Param(1.0, 0.01, 100.0), "tau_negative": Param(1.05, 0.01, 100.0)},
-    choices=choices(),
+ALGORITHM = algorithm(
+    "sapo",
+    "Soft sigmoid gate on the ratio.",
+    gated,
+    params={"tau_positive": Param(1.0, 0.01, 100.0), "tau_negative": Param(1.05, 0.01, 100.0)},
 )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temper.trainer.algorithms.base import Algorithm, Settings
+from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
 from temper.trainer.samples import Batch, Sample
 
 
@@ -39,6 +40,18 @@ class OptimizerSettings:
     max_grad_norm: float = 1.0
     muon_lr: float = 0.0
     """Scheduled learning rate of Muon on hidden matrices; 0 leaves everything to AdamW."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStart:
+    """What an engine must get ready before the first step of a phase."""
+
+    needs: Needs = NOTHING_MORE
+    """Reference, heads."""
+    teacher: Sequence[bytes] | None = None
+    """safetensors files of the reference, in the policy's shape; None: the policy as it is now."""
+    kl_beta: float = 0.0
+    """Where β begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +94,11 @@ class Engine(Protocol):
         """Weights from safetensors files. Raises Rejected when names or shapes do not fit the configuration."""
         ...
 
-    def reset_optimizer(self) -> None:
-        """Forget moments and step count, as at the start of a phase."""
+    def begin(self, phase: PhaseStart) -> None:
+        """Start a phase: forget moments and step count, freeze a reference, add or drop the scalar head.
+
+        Raises Rejected for a teacher that does not fit the policy.
+        """
         ...
 
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:

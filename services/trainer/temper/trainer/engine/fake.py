@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms.base import Algorithm, Settings
-from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, StepOutcome
+from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
 from temper.trainer.samples import Batch, Sample
 from temper.trainer.weights import safetensors
 
@@ -61,9 +61,11 @@ class FakeEngine:
         self._vocab = int(config["vocab_size"])
         self._updates = 0
 
-    def reset_optimizer(self) -> None:
-        """See ``Engine``."""
+    def begin(self, phase: PhaseStart) -> None:
+        """See ``Engine``. It has no heads to grow; a reference is as uniform as the policy, and a teacher leaves its mark."""
         self._updates = 0
+        if phase.teacher is not None:
+            self._updates = int.from_bytes(hashlib.sha256(b"".join(phase.teacher)).digest()[:4], "little")
 
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """See ``Engine``: uniform over the vocabulary."""

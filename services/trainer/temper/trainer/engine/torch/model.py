@@ -189,6 +189,22 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(cfg.hidden_size, cfg.vocab_size, bias=False)
         if cfg.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
+        self.value_head: nn.Linear | None = None
+
+    def grow_head(self) -> None:
+        """Add a scalar head on the trunk, if there is none: zero at first, so that it disturbs nothing."""
+        if self.value_head is None:
+            weight = self.lm_head.weight
+            head = nn.Linear(self.cfg.hidden_size, 1, device=weight.device, dtype=weight.dtype)
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+            self.value_head = head
+
+    def judge(self, hidden: Tensor) -> Tensor:
+        """``[n]`` what the scalar head says about hidden states ``[n, hidden]``."""
+        if self.value_head is None:
+            raise Rejected("the policy has no value head", hint="begin a phase that needs one")
+        return self.value_head(hidden)[:, 0].float()
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw matrices from N(0, init_std); norms start at one and biases at zero."""

@@ -42,6 +42,8 @@ class Packed:
     """[action] flat index (row·cols + col) of the hidden state that predicts each action token."""
     target: Tensor
     """[action] the action token."""
+    ends: Tensor
+    """[sample] flat index of the hidden state of each sample's last token."""
     sequence: Tensor
     """[action] index of its sample in the micro-batch."""
     lengths: Tensor
@@ -110,12 +112,14 @@ def pack(samples: Sequence[Sample], layout: Sequence[Sequence[Tree]]) -> Packed:
     look = np.zeros((len(layout), 1, width, width), dtype=np.bool_)
     look[:, 0] = np.eye(width, dtype=np.bool_)  # padding looks at itself: a row of no keys would be NaN
     where: list[NDArray[np.int64]] = []
+    ends: list[int] = []
     order: list[int] = []
     for r, row in enumerate(layout):
         offset = 0
         for tree in row:
             found = _place(samples, tree, offset, ids[r], positions[r], look[r, 0])
-            where.extend(columns + r * width for columns in found)
+            where.extend(columns + r * width for columns, _ in found)
+            ends.extend(last + r * width for _, last in found)
             order.extend(tree.members)
             offset += tree.size
     chosen = [samples[i] for i in order]
@@ -126,6 +130,7 @@ def pack(samples: Sequence[Sample], layout: Sequence[Sequence[Tree]]) -> Packed:
         mask=torch.from_numpy(look),
         where=torch.from_numpy(np.concatenate(where)),
         target=torch.from_numpy(np.concatenate([sample.ids[sample.mask] for sample in chosen])),
+        ends=torch.tensor(ends),
         sequence=torch.from_numpy(np.repeat(np.arange(len(chosen)), lengths)),
         lengths=torch.from_numpy(lengths.astype(np.float32)),
     )
@@ -138,14 +143,17 @@ def _place(
     ids: NDArray[np.int64],
     positions: NDArray[np.int64],
     look: NDArray[np.bool_],
-) -> list[NDArray[np.int64]]:
-    """Write one tree into a row from column ``offset``. Per member: the columns that predict its action tokens."""
+) -> list[tuple[NDArray[np.int64], int]]:
+    """Write one tree into a row from column ``offset``.
+
+    Per member: the columns that predict its action tokens, and the column of its last token.
+    """
     prefix = slice(offset, offset + tree.prefix)
     ids[prefix] = samples[tree.members[0]].ids[: tree.prefix]
     positions[prefix] = np.arange(tree.prefix)
     look[prefix, prefix] = np.tri(tree.prefix, dtype=np.bool_)
     column = prefix.stop
-    predictors: list[NDArray[np.int64]] = []
+    found: list[tuple[NDArray[np.int64], int]] = []
     for i in tree.members:
         tail = samples[i].ids[tree.prefix :]
         own = slice(column, column + tail.size)
@@ -154,6 +162,7 @@ def _place(
         look[own, prefix] = True
         look[own, own] = np.tri(tail.size, dtype=np.bool_)
         before = np.flatnonzero(samples[i].mask) - 1  # a token is predicted by the one before it
-        predictors.append(np.where(before < tree.prefix, offset + before, column + before - tree.prefix))
+        columns = np.where(before < tree.prefix, offset + before, column + before - tree.prefix)
+        found.append((columns, (own.stop if tail.size else prefix.stop) - 1))
         column = own.stop
-    return predictors
+    return found

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from temper.runtime.errors import Rejected
 from temper.trainer.engine.base import NamedTensor
 
+HEAD_PREFIX = "value_head."
+"""Parameters that are the trainer's own and no part of the policy."""
 NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
@@ -29,10 +31,17 @@ def encode(named: Mapping[str, Tensor]) -> bytes:
 
 
 def named_weights(model: nn.Module, *, tied: bool) -> dict[str, Tensor]:
-    """Parameters under their Hugging Face names, in a stable order; a tied head is left out, as checkpoints do."""
+    """The policy's parameters under their Hugging Face names, in a stable order; a tied head is left out, as checkpoints do."""
     return {
-        name: param for name, param in model.state_dict().items() if not (tied and name == "lm_head.weight")
+        name: param
+        for name, param in model.state_dict().items()
+        if not (name.startswith(HEAD_PREFIX) or (tied and name == "lm_head.weight"))
     }
+
+
+def head_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters of the scalar head; none without one."""
+    return {name: param for name, param in model.state_dict().items() if name.startswith(HEAD_PREFIX)}
 
 
 def export(model: nn.Module, *, tied: bool) -> Iterator[NamedTensor]:
@@ -65,6 +74,16 @@ def assign(model: nn.Module, files: Sequence[bytes], *, tied: bool) -> None:
             torch.isfinite(given[name]).all()
         ):  # rollout workers would refuse every version made from it
             raise Rejected(f"{name} has numbers that are not finite", field="policy.checkpoint.files")
+    with torch.no_grad():
+        for name, param in wanted.items():
+            param.copy_(given[name])
+
+
+def assign_head(model: nn.Module, data: bytes) -> None:
+    """Copy the scalar head of a snapshot into a model that has one. Raises Rejected when it does not fit."""
+    given, wanted = decode(data, what="head.safetensors"), head_weights(model)
+    if given.keys() != wanted.keys() or any(given[n].shape != p.shape for n, p in wanted.items()):
+        raise Rejected("the snapshot's value head does not fit the policy", field="head.safetensors")
     with torch.no_grad():
         for name, param in wanted.items():
             param.copy_(given[name])
