@@ -14,8 +14,12 @@ from temper.runtime.errors import Rejected
 from temper.sandbox.engine.base import Command, CommandResult, Limits, Outcome, Sandbox
 
 _CONTROL: Final = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f]"
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]?"  # other escapes
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
+"""Terminal control. Source: ECMA-48, both its 7-bit and 8-bit forms."""
 
 
 class Kind(StrEnum):
