@@ -1,20 +1,23 @@
-"""The engines under the suite, and small policies for them. A vendor adds its engine to ENGINES.
+"""The engines under the suite, what each of them declares, and small policies for them.
 
-``slots`` is small so that queueing happens.
+A vendor adds its engine to ENGINES. A capability that an engine does not declare must be refused by it; a test that
+needs it is skipped with the reason. ``slots`` is small so that queueing happens.
 """
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from safetensors.torch import save
 
-from temper.rollout.engine.base import Engine, PolicyFiles
+from temper.rollout.engine.base import Engine, PolicyFiles, SwapPolicy
 from temper.rollout.engine.fake import FakeEngine
-from temper.rollout.engine.torch.engine import TorchEngine
 from temper.runtime.clock import SystemClock
 
 VOCAB, CONTEXT, SLOTS = 64, 96, 6
+ROOMY = 1 << 13  # tokens of a KV pool that never runs out
+TIGHT = 128  # tokens of one that holds a whole context and a little more
 
 CONFIG = {
     "model_type": "llama",
@@ -29,9 +32,44 @@ CONFIG = {
     "tie_word_embeddings": False,
 }
 
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "torch": lambda: TorchEngine(slots=SLOTS, max_context=CONTEXT, prefill_tokens=64),
-    "fake": lambda: FakeEngine(SystemClock(), slots=SLOTS, max_context=CONTEXT),
+OPTIONS = frozenset({"penalties", "logit_bias", "top_logprobs", "prompt_logprobs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One engine."""
+
+    make: Callable[[int], Engine]
+    """From the tokens of its KV pool to an engine."""
+    can: frozenset[str]
+    """Capabilities: OPTIONS; ``stream``; ``pause``; ``blocks`` (tells its pool's book); ``pool`` (takes the pool's size);
+    ``positions`` (the random number of a token depends on its position, wherever the prompt ends);
+    ``kept_kv`` (a kept sequence's KV is reused to the token)."""
+    policies: frozenset[SwapPolicy]
+    """Swap policies it can honour while sequences run."""
+
+
+def make_torch(_: int) -> Engine:
+    from temper.rollout.engine.torch.engine import TorchEngine  # imported when asked for, as the service does
+
+    return TorchEngine(slots=SLOTS, max_context=CONTEXT, prefill_tokens=64)
+
+
+def make_fake(kv_tokens: int) -> Engine:
+    return FakeEngine(SystemClock(), slots=SLOTS, max_context=CONTEXT, kv_tokens=kv_tokens)
+
+
+ENGINES: dict[str, Kind] = {
+    "torch": Kind(
+        make_torch,
+        frozenset({"positions", "kept_kv"}),
+        frozenset(),
+    ),
+    "fake": Kind(
+        make_fake,
+        OPTIONS | {"stream", "pause", "blocks", "pool", "positions", "kept_kv"},
+        frozenset(SwapPolicy),
+    ),
 }
 
 
@@ -56,3 +94,8 @@ def policy(version: int, seed: int = 0, config: dict[str, object] | None = None)
         tensors[f"{prefix}input_layernorm.weight"] = torch.ones(width)
         tensors[f"{prefix}post_attention_layernorm.weight"] = torch.ones(width)
     return PolicyFiles(version, json.loads(json.dumps(config or CONFIG)), (save(tensors),))
+
+
+def seeded(version: int) -> PolicyFiles:
+    """A version with weights of its own."""
+    return policy(version, seed=version)

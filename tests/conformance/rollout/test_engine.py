@@ -1,58 +1,15 @@
 """What every engine must do. The types say the rest."""
 
 import asyncio
-import itertools
 import json
 import math
 
 import pytest
+from tests.conformance.rollout.asks import PROMPT, ask, assert_aligned, assert_spans, settle
 from tests.conformance.rollout.engines import CONFIG, CONTEXT, SLOTS, VOCAB, policy
 
-from temper.rollout.engine.base import Completion, Engine, FinishReason, Request, Sampling, Span
+from temper.rollout.engine.base import Engine, FinishReason, Request, Span
 from temper.runtime.errors import Conflict, Rejected
-
-PROMPT = (5, 9, 2, 40, 33, 7, 1)
-
-
-def ask(
-    name: str,
-    tokens=PROMPT,
-    *,
-    count=12,
-    sample=0,
-    seed=3,
-    keep=False,
-    continues=None,
-    deadline=None,
-    **sampling,
-):
-    return Request(
-        name,
-        tuple(tokens),
-        Sampling(count, **sampling),
-        seed,
-        sample,
-        deadline=deadline,
-        continues=continues,
-        keep=keep,
-    )
-
-
-async def settle(engine: Engine) -> None:
-    """Let an engine that works on a thread or a task see what was posted: a request through it is a barrier."""
-    await engine.submit(ask(f"barrier-{id(object())}", count=1))
-
-
-def assert_aligned(done: Completion) -> None:
-    size = len(done.tokens)
-    assert len(done.logprobs_raw) == len(done.logprobs) == len(done.log_surviving_mass) == size
-    assert all(math.isfinite(value) and value <= 1e-5 for value in done.logprobs_raw + done.logprobs)
-
-
-def assert_spans(spans: tuple[Span, ...], size: int) -> None:
-    assert [span.start for span in spans] == [0, *(span.end for span in spans)][: len(spans)]
-    assert not spans or spans[-1].end == size
-    assert all(one.version != two.version for one, two in itertools.pairwise(spans))
 
 
 async def test_output_arrays_are_aligned_and_versions_cover_them(engine: Engine):

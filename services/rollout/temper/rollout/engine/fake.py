@@ -48,7 +48,7 @@ class FakeEngine:
         self._batch = Batch(slots=slots, kv_tokens=kv_tokens, lengths=lengths)
         self._desk = Desk(min(max_context, kv_tokens // BLOCK * BLOCK))
         self._staged: dict[int, Weights] = {}
-        self._paused = False
+        self._paused = self._delivering = False
         self._swapping = asyncio.Lock()
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
@@ -198,12 +198,19 @@ class FakeEngine:
             self._wake.set()
 
     def _deliver(self) -> None:
-        """Hand over what a step, a swap or a cancel brought."""
+        """Hand over what a step, a swap or a cancel brought. A sink may cancel: then the outer call goes on with it."""
         batch = self._batch
-        emitted, batch.emitted = batch.emitted, []
-        finished, batch.finished = batch.finished, []
-        self._desk.emit(emitted)
-        self._desk.resolve(finished)
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while batch.emitted or batch.finished:
+                emitted, batch.emitted = batch.emitted, []
+                finished, batch.finished = batch.finished, []
+                self._desk.emit(emitted)
+                self._desk.resolve(finished)
+        finally:
+            self._delivering = False
         if batch.drained:
             self._drained.set()
 
