@@ -8,7 +8,7 @@ nothing and runs no real program, so it can stand in for a backend in tests of w
 import ast
 import operator
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,13 +18,14 @@ from temper.sandbox.engine.base import (
     Command,
     CommandResult,
     Evidence,
+    Fork,
     Isolation,
     Limits,
     Outcome,
     Sink,
     Stream,
 )
-from temper.sandbox.engine.lacking import LackingBackend, LackingSandbox
+from temper.sandbox.engine.lacking import LackingSandbox
 from temper.sandbox.engine.output import CappedBuffer
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -35,17 +36,20 @@ _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_MAX_FORK: Final = 16
 _STEP_S: Final = 0.001  # what every command is said to take
 
 Script = Callable[[str], CommandResult | None]
 
 
-class FakeBackend(LackingBackend):
+class FakeBackend:
     """Makes `FakeSandbox`es."""
 
     def __init__(self, *, slots: int = 64) -> None:
         self._slots = slots
         self._script: Script = lambda _: None
+        self._snapshots: dict[str, dict[str, bytes]] = {}
+        self._taken: list[str] = []
         self.live: set[FakeSandbox] = set()
         """Sandboxes not yet destroyed."""
         self.created = 0
@@ -67,6 +71,8 @@ class FakeBackend(LackingBackend):
             enforced=frozenset({"wall_s", "output_bytes", "disk_bytes"}),
             programs=False,
             streaming=True,
+            snapshots=("files",),
+            max_fork=_MAX_FORK,
         )
 
     async def create(self, name: str, limits: Limits, network: str = "") -> "FakeSandbox":
@@ -76,9 +82,28 @@ class FakeBackend(LackingBackend):
         if len(self.live) >= self._slots:
             raise Exhausted(f"all {self._slots} sandboxes are taken", hint="retry when one is released")
         self.created += 1
-        sandbox = FakeSandbox(limits, self._scripted, self.live.discard)
+        sandbox = FakeSandbox(limits, self._scripted, self.live.discard, self._snapshots, self._taken)
         self.live.add(sandbox)
         return sandbox
+
+    async def fork(self, snapshot: str, names: Sequence[str], limits: Limits) -> list[Fork]:
+        """One new sandbox per name with the files of a snapshot. Raises Rejected."""
+        files = _known(self._snapshots, snapshot)
+        if not 0 < len(names) <= _MAX_FORK:
+            raise Rejected(f"cannot fork {len(names)} at once", field="count", hint=f"1 to {_MAX_FORK}")
+        forks: list[Fork] = []
+        for name in names:
+            try:
+                sandbox = await self.create(name, limits)
+                await sandbox.fill(files)
+                forks.append(Fork(name, sandbox))
+            except Exhausted as error:
+                forks.append(Fork(name, None, error.message))
+        return forks
+
+    async def forget(self, snapshot: str) -> None:
+        """Drop a snapshot. Idempotent."""
+        self._snapshots.pop(snapshot, None)
 
     def _scripted(self, line: str) -> CommandResult | None:
         return self._script(line)
@@ -92,8 +117,17 @@ class FakeBackend(LackingBackend):
 class FakeSandbox(LackingSandbox):
     """Files and names in dictionaries."""
 
-    def __init__(self, limits: Limits, script: Script, on_destroyed: Callable[["FakeSandbox"], None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        script: Script,
+        on_destroyed: Callable[["FakeSandbox"], None],
+        snapshots: dict[str, dict[str, bytes]],
+        taken: list[str],
+    ) -> None:
         self._limits = limits
+        self._snapshots = snapshots
+        self._taken = taken
         self._script = script
         self._on_destroyed = on_destroyed
         self._files: dict[str, bytes] = {}
@@ -181,6 +215,23 @@ class FakeSandbox(LackingSandbox):
             )
         return "/".join(parts)
 
+    async def snapshot(self) -> str:
+        """Keep the files."""
+        self._taken.append(name := f"snap-{len(self._taken) + 1}")
+        self._snapshots[name] = dict(self._files)
+        return name
+
+    async def restore(self, snapshot: str) -> None:
+        """As new, with the files of then. Raises Rejected."""
+        files = _known(self._snapshots, snapshot)
+        await self.reset()
+        await self.fill(files)
+
+    async def fill(self, files: Mapping[str, bytes]) -> None:
+        """Put these files into a fresh sandbox. Raises Exhausted."""
+        for path, content in files.items():
+            await self.put_file(f"/{path}", content)
+
     async def quiesce(self) -> None:
         """The interpreter's names go with its process."""
         self._names.clear()
@@ -194,6 +245,14 @@ class FakeSandbox(LackingSandbox):
         """Gone."""
         self.alive = False
         self._on_destroyed(self)
+
+
+def _known(snapshots: Mapping[str, dict[str, bytes]], snapshot: str) -> dict[str, bytes]:
+    if snapshot not in snapshots:
+        raise Rejected(
+            f"no snapshot {snapshot!r} here", field="snapshot", hint="it was dropped, or never taken"
+        )
+    return snapshots[snapshot]
 
 
 def _said(output: bytes, limits: Limits) -> CommandResult:

@@ -6,14 +6,17 @@ component is opened on the descriptor of the one before it, links refused.
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, Final
 
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe must not block the host
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+SAFE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe must not block the host
+_PIECE: Final = 1 << 20
 
 
 class Files:
@@ -25,13 +28,14 @@ class Files:
         `sized` says that the trees are the sandbox's own, so that a full one is the agent's doing.
         """
         self._roots = dict(roots)
-        self._owner = owner
+        self.owner = owner
+        """Uid of files; None where the host cannot or need not give them away."""
         self._sized = sized
 
     def put(self, path: str, content: bytes, mode: int) -> None:
         """Write a file with its directories. Raises Rejected, Exhausted."""
-        with _typed(path), self._parent(path, create=True) as (parent, name):
-            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | _SAFE, mode & 0o777, dir_fd=parent)
+        with typed(path), self.parent(path, create=True) as (parent, name):
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | SAFE, mode & 0o777, dir_fd=parent)
             with os.fdopen(descriptor, "wb") as file:
                 _require_regular(descriptor, path)
                 os.ftruncate(descriptor, 0)
@@ -41,12 +45,87 @@ class Files:
 
     def get(self, path: str, max_bytes: int) -> tuple[bytes, bool]:
         """The first bytes of a regular file, and whether there are more. Raises Rejected."""
-        with _typed(path), self._parent(path, create=False) as (parent, name):
-            descriptor = os.open(name, os.O_RDONLY | _SAFE, dir_fd=parent)
+        with typed(path), self.parent(path, create=False) as (parent, name):
+            descriptor = os.open(name, os.O_RDONLY | SAFE, dir_fd=parent)
             with os.fdopen(descriptor, "rb") as file:
                 _require_regular(descriptor, path)
                 content = file.read(max_bytes + 1)
         return content[:max_bytes], len(content) > max_bytes
+
+    def put_from(self, path: str, source: IO[bytes], mode: int, modified_at: float) -> None:
+        """As `put`, from a file of the host. Raises Rejected, Exhausted."""
+        with typed(path), self.parent(path, create=True) as (parent, name):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | SAFE
+            descriptor = os.open(name, flags, mode & 0o777, dir_fd=parent)
+            with os.fdopen(descriptor, "wb") as file:
+                _require_regular(descriptor, path)
+                os.fchmod(descriptor, mode & 0o777)
+                self._own(descriptor)
+                shutil.copyfileobj(source, file, _PIECE)
+                file.flush()
+                os.utime(descriptor, (modified_at, modified_at))
+
+    def make_directory(self, path: str, mode: int | None = None) -> None:
+        """Make a directory with its parents; one that is there is fine. Raises Rejected, Exhausted."""
+        if self.is_root(path):
+            return
+        with typed(path), self.parent(path, create=True) as (parent, name):
+            below = self._descend(parent, name, create=True)
+            if mode is not None:
+                os.fchmod(below, mode & 0o777)
+            os.close(below)
+
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link, wherever it may point: only the sandbox ever follows it. Raises Rejected."""
+        with typed(path), self.parent(path, create=True) as (parent, name):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            os.symlink(target, name, dir_fd=parent)
+            if self.owner is not None:
+                os.chown(name, self.owner, self.owner, dir_fd=parent, follow_symlinks=False)
+
+    def hard_link(self, path: str, existing: str) -> None:
+        """Give a file of the same trees a second name. Raises Rejected."""
+        with (
+            typed(path),
+            self.parent(existing, create=False) as (source, old),
+            self.parent(path, create=True) as (parent, name),
+        ):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            os.link(old, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+
+    @contextmanager
+    def directory(self, path: str) -> Iterator[int]:
+        """An open directory, the top of a tree included. Raises Rejected, OSError."""
+        if self.is_root(path):
+            here = os.open(".", DIRECTORY, dir_fd=self._root(path))
+        else:
+            with self.parent(path, create=False) as (parent, name):
+                here = os.open(name, DIRECTORY, dir_fd=parent)
+        try:
+            yield here
+        finally:
+            os.close(here)
+
+    def is_root(self, path: str) -> bool:
+        """Whether it names the top of a writable tree."""
+        parts = _parts(path)
+        return not parts if not path.startswith("/") else len(parts) == 1 and "/" + parts[0] in self._roots
+
+    def _root(self, path: str) -> int:
+        return self._roots["/" + _parts(path)[0] if path.startswith("/") else "/work"]
+
+    def absolute(self, path: str) -> str:
+        """As the sandbox names it. Raises Rejected outside the writable trees."""
+        if not self.is_root(path):
+            self._locate(path)
+        inner = "/" + "/".join(_parts(path))
+        return inner if path.startswith("/") else ("/work" + inner).rstrip("/")
+
+    def roots(self) -> list[int]:
+        """The open trees, in their fixed order."""
+        return list(self._roots.values())
 
     @property
     def full(self) -> bool:
@@ -61,10 +140,11 @@ class Files:
         self._roots.clear()
 
     @contextmanager
-    def _parent(self, path: str, *, create: bool) -> Iterator[tuple[int, str]]:
+    def parent(self, path: str, *, create: bool) -> Iterator[tuple[int, str]]:
+        """The open directory that holds an entry, and the entry's name. Raises Rejected, OSError."""
         root, parts = self._locate(path)
         with ExitStack() as stack:
-            here = os.open(".", _DIRECTORY, dir_fd=root)
+            here = os.open(".", DIRECTORY, dir_fd=root)
             stack.callback(os.close, here)
             for part in parts[:-1]:
                 here = self._descend(here, part, create=create)
@@ -73,21 +153,21 @@ class Files:
 
     def _descend(self, here: int, part: str, *, create: bool) -> int:
         try:
-            return os.open(part, _DIRECTORY, dir_fd=here)
+            return os.open(part, DIRECTORY, dir_fd=here)
         except FileNotFoundError:
             if not create:
                 raise
         os.mkdir(part, 0o755, dir_fd=here)
-        below = os.open(part, _DIRECTORY, dir_fd=here)
+        below = os.open(part, DIRECTORY, dir_fd=here)
         self._own(below)
         return below
 
     def _own(self, descriptor: int) -> None:
-        if self._owner is not None:
-            os.fchown(descriptor, self._owner, self._owner)
+        if self.owner is not None:
+            os.fchown(descriptor, self.owner, self.owner)
 
     def _locate(self, path: str) -> tuple[int, list[str]]:
-        parts = [part for part in path.split("/") if part not in {"", "."}]
+        parts = _parts(path)
         if ".." in parts or "\0" in path:
             raise Rejected(f"{path!r} leaves the sandbox", field="path", hint="name it without '..'")
         if path.startswith("/"):
@@ -101,6 +181,10 @@ class Files:
         return root, parts
 
 
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in {"", "."}]
+
+
 def _require_regular(descriptor: int, path: str) -> None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise Rejected(
@@ -109,7 +193,7 @@ def _require_regular(descriptor: int, path: str) -> None:
 
 
 @contextmanager
-def _typed(path: str) -> Iterator[None]:
+def typed(path: str) -> Iterator[None]:
     """Turn what the kernel says about a path into the platform's errors."""
     try:
         yield

@@ -10,31 +10,43 @@ sandbox dies.
 """
 
 import asyncio
-import contextlib
-import os
 import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from temper.runtime.errors import Unavailable
-from temper.sandbox.engine.base import Command, CommandResult, Limits, Outcome, Sink
+from temper.runtime.errors import Exhausted, Rejected, Unavailable
+from temper.sandbox.engine.base import (
+    Command,
+    CommandResult,
+    Evidence,
+    Limits,
+    Outcome,
+    ProcessInfo,
+    Session,
+    SessionSpec,
+    Sink,
+)
 from temper.sandbox.engine.channel import INTERPRETER, Interpreter
+from temper.sandbox.engine.filecalls import FileCalls
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import wire
-from temper.sandbox.engine.lacking import LackingSandbox, refusal
 from temper.sandbox.engine.link import Link
-from temper.sandbox.engine.output import PipeReader
+from temper.sandbox.engine.running import Run, terminate
+from temper.sandbox.engine.sessions import LaunchedSession, open_session
+from temper.sandbox.engine.snapshots import Snapshots
 from temper.sandbox.engine.verdict import Ending, judge
 from temper.sandbox.engine.watch import Meter, ReportedMeter, Watch
 
 _READY_S: Final = 20.0
 _KILL_S: Final = 10.0
+_ANSWER_S: Final = 10.0
+_MOST_SESSIONS: Final = 64
 _END_OF_TEXT: Final = "the interpreter was killed"
 
 
-class LaunchedSandbox(LackingSandbox):
+class LaunchedSandbox(FileCalls):
     """See the module. `on_destroyed(clean)` gives the slot back; not clean means that a process would not die."""
 
     def __init__(
@@ -45,6 +57,7 @@ class LaunchedSandbox(LackingSandbox):
         owner: int | None,
         group: Meter | None,
         isolated: bool,
+        snapshots: Snapshots,
         revive: Callable[[], Any],
         on_destroyed: Callable[[bool], None],
     ) -> None:
@@ -54,11 +67,14 @@ class LaunchedSandbox(LackingSandbox):
         self._shared = shared
         self._owner = owner
         self._isolated = isolated
+        self._snapshots = snapshots
         self._revive = revive
         self._on_destroyed = on_destroyed
         self._files: Files | None = None
         self._interpreter: Interpreter | None = None
         self._numbers = 0
+        self._sessions: dict[str, LaunchedSession] = {}
+        self._opened = 0
         self._turn = asyncio.Lock()
         self._destroyed = False
 
@@ -80,47 +96,21 @@ class LaunchedSandbox(LackingSandbox):
 
     async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
         """Run a program to its end or its limit; background children it leaves live on."""
-        if sink is not None:
-            raise refusal("streaming")
         async with self._turn:
-            return await self._execute(command, limits) if self.alive else _dead()
+            return await self._execute(command, limits, sink) if self.alive else _dead()
 
-    async def _execute(self, command: Command, limits: Limits) -> CommandResult:
+    async def _execute(self, command: Command, limits: Limits, sink: Sink | None) -> CommandResult:
         self._numbers += 1
-        number = self._numbers
-        watch = Watch(self._link.died, self._meter, limits)
-        with contextlib.ExitStack() as cleanup:
-            streams = [self._pipe(cleanup, limits, watch) for _ in range(2)]
-            stdin = _input(cleanup, command.stdin)
-            ended = self._link.expect(number)
-            message = {
-                "op": "spawn",
-                "id": number,
-                "argv": list(command.argv),
-                "env": dict(command.env),
-                "cwd": command.cwd or ".",
-            }
-            self._link.send(message, (stdin, streams[0][1], streams[1][1]))
-            for _, writer in streams:
-                os.close(writer)
-            ending = await watch.wait(ended)
-            await self._enforce(ending, number, ended, limits)
-            lost = ending not in {Ending.FINISHED, Ending.DIED} and self._drop_interpreter()
-            readers = [reader for reader, _ in streams]
-            for reader in readers:
-                reader.drain()
-            truncated = any(reader.buffer.truncated for reader in readers)
-            result = self._judge(watch, ending, truncated=truncated)
-            output = [reader.buffer.value() for reader in readers]
-        self._link.forget(number)
-        result = replace(result, stdout=output[0], stderr=output[1], interpreter_lost=lost)
-        return _with_status(result, ended.result() if ended.done() else None)
+        run = Run(self._link, self._numbers, Watch(self._link.died, self._meter, limits), limits, sink)
+        number, lost = self._numbers, False
 
-    def _pipe(self, cleanup: contextlib.ExitStack, limits: Limits, watch: Watch) -> tuple[PipeReader, int]:
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        reader = PipeReader(read_end, limits.output_bytes, watch.flood)
-        cleanup.callback(reader.close)
-        return reader, write_end
+        async def enforce(ending: Ending) -> None:
+            nonlocal lost
+            await self._enforce(ending, number, run.ended, limits)
+            lost = ending not in {Ending.FINISHED, Ending.DIED} and self._drop_interpreter()
+
+        result = await run.until_its_end(command, enforce, self._judge)
+        return replace(result, interpreter_lost=lost)
 
     async def python(self, code: str, limits: Limits) -> CommandResult:
         """Run code in the persistent interpreter, which starts at the first call."""
@@ -141,7 +131,7 @@ class LaunchedSandbox(LackingSandbox):
             ending = await self._bury(interpreter)
         interpreter.output.drain()
         buffer = interpreter.output.buffer
-        result = self._judge(watch, ending, truncated=buffer.truncated)
+        result = self._judge(ending, watch.evidence(), buffer.truncated)
         error = _END_OF_TEXT if lost else answered.result()
         if lost:
             self._drop_interpreter()
@@ -157,27 +147,28 @@ class LaunchedSandbox(LackingSandbox):
     async def _enforce(
         self, ending: Ending, number: int, ended: "asyncio.Future[wire.Message]", limits: Limits
     ) -> None:
-        """At a limit: TERM to the command, then KILL to everything but init, the interpreter included."""
+        """At a limit: TERM to the command, then KILL to everything but init and the sessions, the interpreter included."""
         if ending in {Ending.FINISHED, Ending.DIED}:
             return
         if ending is not Ending.OUTPUT and limits.grace_s > 0:
-            self._link.send({"op": "signal", "id": number, "signal": int(signal.SIGTERM)})
-            await asyncio.wait(
-                {ended, self._link.died}, timeout=limits.grace_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        await self.quiesce()
+            await terminate(self._link, {"op": "signal", "id": number}, ended, limits.grace_s)
+        await self._kill(spare=True)
 
     async def quiesce(self) -> None:
-        """Kill every process of the agent; files stay. Destroys the sandbox if init does not answer."""
+        """Kill every process of the agent, sessions included; files stay."""
+        await self._kill(spare=False)
+        self._drop_interpreter()
+
+    async def _kill(self, *, spare: bool) -> None:
+        """Destroys the sandbox if init does not answer."""
         killed = self._link.expect("killed")
-        self._link.send({"op": "kill"})
+        self._link.send({"op": "kill", "spare": spare})
         await asyncio.wait({killed, self._link.died}, timeout=_KILL_S, return_when=asyncio.FIRST_COMPLETED)
         if not killed.done():
             self._link.forget("killed")
             self._link.kill()
 
-    def _judge(self, watch: Watch, ending: Ending, *, truncated: bool) -> CommandResult:
-        evidence = watch.evidence()
+    def _judge(self, ending: Ending, evidence: Evidence, truncated: bool) -> CommandResult:
         if self._destroyed and ending is Ending.FINISHED:
             ending = (
                 Ending.DIED
@@ -195,13 +186,54 @@ class LaunchedSandbox(LackingSandbox):
         self._link.forget(INTERPRETER)
         return True
 
-    async def put_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
-        """Write a file, creating directories. Raises Rejected, Exhausted."""
-        self._reach().put(path, content, mode)
+    async def open_session(self, spec: SessionSpec, sink: Sink | None = None) -> Session:
+        """Start a program that outlives this call. Raises Rejected, Unavailable."""
+        if not self.alive:
+            raise Unavailable("the sandbox is gone")
+        self._sessions = {name: each for name, each in self._sessions.items() if not each.closed}
+        if len(self._sessions) >= _MOST_SESSIONS:
+            raise Exhausted(f"{_MOST_SESSIONS} sessions are open", hint="close one")
+        self._opened += 1
+        name = f"s{self._opened}"
+        session = await open_session(self._link, name, spec, sink, self._owner, self._meter, self._judge)
+        self._sessions[name] = session
+        return session
 
-    async def get_file(self, path: str, max_bytes: int) -> tuple[bytes, bool]:
-        """The file's first bytes, and whether there are more. Raises Rejected."""
-        return self._reach().get(path, max_bytes)
+    async def list_processes(self) -> list[ProcessInfo]:
+        """What runs now. Raises Unavailable."""
+        answer = await self._link.ask({"op": "list"}, _ANSWER_S)
+        return [ProcessInfo(**row | {"argv": tuple(row["argv"])}) for row in answer["processes"]]
+
+    async def signal(self, pid: int, number: int) -> None:
+        """Send a signal to one process of the agent. Raises Rejected, Unavailable."""
+        if not 0 < number < signal.NSIG:
+            raise Rejected(f"no signal {number}", field="signal", hint=f"1 to {signal.NSIG - 1}")
+        answer = await self._link.ask({"op": "signal_one", "pid": pid, "signal": number}, _ANSWER_S)
+        if not answer["known"]:
+            raise Rejected(f"no process {pid}", field="pid", hint="list the processes")
+
+    async def snapshot(self) -> str:
+        """Keep the files. Raises Exhausted, Unavailable."""
+        async with self._turn:
+            files = self._reach()
+            await self._link.ask({"op": "freeze"}, _ANSWER_S)
+            try:
+                return await asyncio.to_thread(self._snapshots.take, files)
+            finally:
+                await self._link.ask({"op": "thaw"}, _ANSWER_S)
+
+    async def restore(self, snapshot: str) -> None:
+        """As new, with the files of a snapshot. Raises Rejected, Unavailable."""
+        self._snapshots.require(snapshot)
+        await self.reset()
+        await self.fill(snapshot)
+
+    async def fill(self, snapshot: str) -> None:
+        """Put the files of a snapshot into this fresh sandbox. Raises Rejected, Exhausted."""
+        await asyncio.to_thread(self._snapshots.put_back, snapshot, self._reach())
+
+    def _died(self) -> "asyncio.Future[None]":
+        return self._link.died
 
     def _reach(self) -> Files:
         if self._files is None or not self.alive:
@@ -233,32 +265,14 @@ class LaunchedSandbox(LackingSandbox):
             await self.quiesce()
         self._link.kill()
         await asyncio.wait({self._link.died}, timeout=_KILL_S)
+        for session in self._sessions.values():
+            session.lost()
+        self._sessions = {}
         self._drop_interpreter()
         if self._files is not None:
             self._files.close()
             self._files = None
         self._link.close()
-
-
-def _input(cleanup: contextlib.ExitStack, content: bytes) -> int:
-    """A descriptor to read `content` from: a sealed-off memory file, so a command that never reads blocks nobody."""
-    if not content:
-        descriptor = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    else:
-        descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
-        os.write(descriptor, content)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-    cleanup.callback(os.close, descriptor)
-    return descriptor
-
-
-def _with_status(result: CommandResult, event: wire.Message | None) -> CommandResult:
-    if event is None:
-        return result
-    if event["event"] == "refused":
-        return replace(result, error=event["error"])
-    code = os.waitstatus_to_exitcode(event["status"])
-    return replace(result, exit_code=code if code >= 0 else None, signal=-code if code < 0 else None)
 
 
 def _dead() -> CommandResult:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 
+from temper.runtime.errors import Unavailable
 from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.watch import ReportedMeter
 
@@ -18,6 +19,7 @@ class Link:
         self._control = control
         self._pidfd = -1
         self._killed = False
+        self._questions = 0
         self._meter = meter
         self._waiting: dict[object, asyncio.Future[wire.Message]] = {}
         self.died: asyncio.Future[None] = self._loop.create_future()
@@ -34,6 +36,18 @@ class Link:
     def expect(self, key: object) -> asyncio.Future[wire.Message]:
         """The next event under this key: "ready", "killed", or the number of a command."""
         return self._waiting.setdefault(key, self._loop.create_future())
+
+    async def ask(self, message: wire.Message, within_s: float) -> wire.Message:
+        """Send a question and wait for its answer. Raises Unavailable if the sandbox is gone or silent."""
+        self._questions += 1
+        key = f"q{self._questions}"
+        answer = self.expect(key)
+        self.send({**message, "id": key})
+        await asyncio.wait({answer, self.died}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        self.forget(key)
+        if not answer.done():
+            raise Unavailable("the sandbox is gone" if self.died.done() else "the sandbox does not answer")
+        return answer.result()
 
     def forget(self, key: object) -> None:
         """No longer wait for it."""

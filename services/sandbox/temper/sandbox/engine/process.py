@@ -12,7 +12,7 @@ from typing import Any
 from temper.sandbox.engine import identity, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
-from temper.sandbox.engine.slots import SlotBackend, guest_basis, rlimits
+from temper.sandbox.engine.slots import OFFERED, SlotBackend, guest_basis, rlimits
 
 
 class ProcessBackend(SlotBackend):
@@ -30,7 +30,7 @@ class ProcessBackend(SlotBackend):
         """Reclaim, record, start the launcher. Raises Unavailable."""
         self._state_dir.mkdir(parents=True, exist_ok=True)
         records.reclaim(self._state_dir)
-        self._record = records.write(self._state_dir, (), (self._home,))
+        self._record = records.write(self._state_dir, (), (self._home, self._snapshot_home))
         self._home.mkdir(mode=0o700, exist_ok=True)
         await self._restart_launcher()
         self._capabilities = Capabilities(
@@ -39,6 +39,7 @@ class ProcessBackend(SlotBackend):
             enforced=frozenset({"wall_s", "output_bytes", "open_files", "file_bytes"}),
             advisory=frozenset({"memory_bytes", "cpu_s"}),
             network_modes=("open",),
+            **OFFERED,
             notes=(
                 "weak isolation: the host's files and network are within reach; for trusted environments only",
             ),

@@ -1,21 +1,36 @@
 """What the two launcher-made backends share: slots, the launcher, creation and the end."""
 
+import asyncio
 import contextlib
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from temper.runtime.errors import Exhausted, Rejected, Unavailable
-from temper.sandbox.engine.base import Capabilities, Limits
+from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable
+from temper.sandbox.engine import identity
+from temper.sandbox.engine.base import Capabilities, Fork, Limits
 from temper.sandbox.engine.groups import Group
-from temper.sandbox.engine.lacking import LackingBackend
 from temper.sandbox.engine.launched import LaunchedSandbox
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
+from temper.sandbox.engine.snapshots import Snapshots
+
+MAX_FORK: Final = 100
+"""Most sandboxes of one fork."""
+OFFERED: Final[Mapping[str, Any]] = {
+    "snapshots": ("files",),
+    "max_fork": MAX_FORK,
+    "sessions": True,
+    "terminals": True,
+    "streaming": True,
+    "processes": True,
+    "trees": True,
+}
+"""Capabilities that follow from the shared parts."""
 
 
-class SlotBackend(LackingBackend, ABC):
+class SlotBackend(ABC):
     """A backend with a fixed number of slots over one launcher. Subclasses say how a sandbox is set up."""
 
     ISOLATED: ClassVar[bool]
@@ -26,6 +41,7 @@ class SlotBackend(LackingBackend, ABC):
     def __init__(self, slots: int, state_dir: Path) -> None:
         self._slots = slots
         self._state_dir = state_dir
+        self._snapshots = Snapshots(self._snapshot_home)
         self._free = list(range(slots - 1, -1, -1))
         self._live: dict[int, LaunchedSandbox] = {}
         self._groups: Sequence[Group] = ()
@@ -73,6 +89,7 @@ class SlotBackend(LackingBackend, ABC):
             await bear(),
             self.SHARED,
             owner=request["owner"],
+            snapshots=self._snapshots,
             group=group,
             isolated=self.ISOLATED,
             revive=bear,
@@ -86,6 +103,29 @@ class SlotBackend(LackingBackend, ABC):
                 await sandbox.destroy()
             raise
         return sandbox
+
+    async def fork(self, snapshot: str, names: Sequence[str], limits: Limits) -> list[Fork]:
+        """One new sandbox per name with the files of a snapshot. Raises Rejected if it is not known."""
+        self._snapshots.require(snapshot)
+        if not 0 < len(names) <= MAX_FORK:
+            raise Rejected(f"cannot fork {len(names)} at once", field="count", hint=f"1 to {MAX_FORK}")
+        return list(await asyncio.gather(*(self._fork(snapshot, name, limits) for name in names)))
+
+    async def _fork(self, snapshot: str, name: str, limits: Limits) -> Fork:
+        try:
+            sandbox = await self.create(name, limits)
+        except TemperError as error:
+            return Fork(name, None, error.message)
+        try:
+            await sandbox.fill(snapshot)
+        except TemperError as error:
+            await sandbox.destroy()
+            return Fork(name, None, error.message)
+        return Fork(name, sandbox)
+
+    async def forget(self, snapshot: str) -> None:
+        """Drop a snapshot. Idempotent."""
+        await asyncio.to_thread(self._snapshots.forget, snapshot)
 
     def _give_back(self, slot: int, *, clean: bool) -> None:
         """A slot whose processes would not die (uninterruptible in the kernel) is not used again."""
@@ -111,6 +151,10 @@ class SlotBackend(LackingBackend, ABC):
         """Called before and after each sandbox of a slot; a backend with files on the host removes them here."""
         del slot
 
+    @property
+    def _snapshot_home(self) -> Path:
+        return self._state_dir / f"snapshots-{identity.instance()}"
+
     async def close(self) -> None:
         """Destroy every sandbox and end the launcher."""
         for sandbox in list(self._live.values()):
@@ -118,6 +162,7 @@ class SlotBackend(LackingBackend, ABC):
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
+        self._snapshots.clear()
 
 
 def rlimits(limits: Limits, *, with_memory: bool, with_pids: bool) -> Mapping[str, int]:

@@ -64,7 +64,7 @@ def enter(control: socket.socket, request: wire.Message, cgroups: Sequence[int],
 
 def _isolate(request: wire.Message) -> None:
     syscalls.unshare(_NAMESPACES)
-    root.mount_private(request["uid"], request["work_bytes"], request["tmp_bytes"])
+    root.mount_private(request["uid"], request["work_bytes"], request["tmp_bytes"], request["inodes"])
     _bound_messages()
     _socket.sethostname("sandbox")
 

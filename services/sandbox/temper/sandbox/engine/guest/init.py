@@ -1,8 +1,10 @@
-# ruff: noqa: PTH123, PTH208 - pathlib would lie in every sandbox's memory for nothing
 """Process 1 of a sandbox: closes the doors behind itself, then runs what the host asks for and reaps orphans.
 
 Once inside it is as unprivileged as the commands, but they cannot signal it (process 1), trace it or read it (not
 dumpable, and the filter refuses ptrace).
+
+Each session has a keeper, a second loop of this kind below the first. It adopts the orphans of its own tree (subreaper), so
+a session can be ended whole without touching the others, however its processes have detached themselves.
 """
 
 import contextlib
@@ -11,10 +13,10 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NoReturn
 
-from temper.sandbox.engine.guest import interpreter, syscalls, wire
+from temper.sandbox.engine.guest import interpreter, processes, syscalls, wire
 from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Seal, enter
 
 _VICTIM: Final = b"500"  # commands die before init when memory runs out
@@ -31,33 +33,58 @@ def main(control: socket.socket, request: wire.Message, cgroups: Sequence[int], 
         with contextlib.suppress(OSError):
             wire.send(control, {"event": "failed", "error": str(error)})
         os._exit(1)
-    init = _Init(connection, request)
+    _live(_Init(connection, request, alone=request["isolated"], first=True), handles)
+
+
+def _live(init: "_Init", handles: list[int]) -> NoReturn:
     try:
-        wire.send(connection, {"event": "ready"}, handles)
+        init.say({"event": "ready"}, handles)
         for descriptor in handles:
             os.close(descriptor)
         init.run()
     except (OSError, ValueError):  # the host is gone or speaks nonsense; either way there is no one to serve
         pass
-    if not request["isolated"]:  # no namespace ends with this process
-        init.kill_everything()
+    init.leave()
     os._exit(0)
 
 
 class _Init:
-    """The loop of process 1. `_running` maps a child's pid to the id its command came with."""
+    """The loop of process 1, or of a session's keeper.
 
-    def __init__(self, connection: socket.socket, request: wire.Message) -> None:
+    `_running` maps a child's pid to the id its command came with, `_keepers` a keeper's pid to its session. `alone`: this
+    is process 1 of a pid namespace; `first`: it is no keeper.
+    """
+
+    def __init__(self, connection: socket.socket, request: wire.Message, *, alone: bool, first: bool) -> None:
         self._connection = connection
-        self._search_path: list[str] = request["search_path"]
-        self._isolated: bool = request["isolated"]
+        self._request = request
+        self._alone = alone
+        self._first = first
         self._environment: dict[str, str] = request["environment"]
         self._running: dict[int, int] = {}
+        self._keepers: dict[int, str] = {}
         self._cpu = 0.0
+        self._stopped: set[int] = set()
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # A handler must exist for the wake-up descriptor to be used.
         syscalls.handle_signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._calls: dict[str, Callable[[wire.Message, list[int]], None]] = {
+            "spawn": self._spawn,
+            "interpreter": self._fork_interpreter,
+            "keeper": self._fork_keeper,
+            "signal": self._signal,
+            "signal_tree": self._signal_tree,
+            "signal_one": self._signal_one,
+            "list": self._list,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
+            "kill": self._kill,
+        }
+
+    def say(self, message: wire.Message, descriptors: Sequence[int] = ()) -> None:
+        """Tell the host."""
+        wire.send(self._connection, message, descriptors)
 
     def run(self) -> None:
         """Serve until the host hangs up."""
@@ -77,86 +104,173 @@ class _Init:
                     return
                 self._serve(*received)
 
+    def leave(self) -> None:
+        """End what no namespace ends with this process."""
+        if not self._alone:
+            self.kill_everything()
+
     def _serve(self, request: wire.Message, descriptors: list[int]) -> None:
         try:
-            match request["op"]:
-                case "spawn":
-                    self._spawn(request, descriptors)
-                case "interpreter":
-                    self._fork_interpreter(request["id"], descriptors)
-                case "signal":
-                    self._signal(request["id"], request["signal"])
-                case _:
-                    self.kill_everything()
-                    wire.send(self._connection, {"event": "killed"})
+            self._calls[request["op"]](request, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _spawn(self, request: wire.Message, descriptors: list[int]) -> None:
-        argv: list[str] = request["argv"]
-        actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(descriptors)]
+    @contextlib.contextmanager
+    def _victim(self) -> Iterator[None]:
+        """What is forked here dies before this process when memory runs out; a keeper is a victim itself already."""
+        if not self._first:
+            yield
+            return
+        os.pwrite(OOM_SCORE, _VICTIM, 0)  # inherited by the child, then taken back
         try:
-            os.chdir(request["cwd"])
-            os.pwrite(OOM_SCORE, _VICTIM, 0)  # inherited by the child, then taken back
-            pid = os.posix_spawnp(
-                argv[0],
-                argv,
-                self._environment | request["env"],
-                file_actions=actions,
-                setsid=True,
-                setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
-            )
-        except (OSError, ValueError) as error:
-            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            wire.send(self._connection, {"event": "refused", "id": request["id"], "error": text})
-        else:
-            self._running[pid] = request["id"]
+            yield
         finally:
             os.pwrite(OOM_SCORE, b"0", 0)
 
-    def _fork_interpreter(self, number: int, descriptors: list[int]) -> None:
-        pid = os.fork()
-        if pid:
-            self._running[pid] = number
-            return
-        channel, output = descriptors
+    def _spawn(self, request: wire.Message, descriptors: list[int]) -> None:
+        argv: list[str] = request["argv"]
+        actions: list[Any] = [
+            (os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(descriptors)
+        ]
+        if request.get("terminal"):  # a leader without a terminal gets the first one that it opens
+            actions.append((os.POSIX_SPAWN_OPEN, 0, "/proc/self/fd/1", os.O_RDWR, 0))
+        try:
+            os.chdir(request["cwd"] or self._request["directory"])
+            with self._victim():
+                pid = os.posix_spawnp(
+                    argv[0],
+                    argv,
+                    self._environment | request["env"],
+                    file_actions=actions,
+                    setsid=True,
+                    setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
+                )
+        except (OSError, ValueError) as error:
+            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.say({"event": "refused", "id": request["id"], "error": text})
+        else:
+            self._running[pid] = request["id"]
+            if not self._first:
+                self.say({"event": "started", "pid": pid})
+
+    def _fork_interpreter(self, request: wire.Message, descriptors: list[int]) -> None:
+        with self._victim():
+            pid = os.fork()
+            if pid == 0:
+                self._become_interpreter(*descriptors)
+        self._running[pid] = request["id"]
+
+    def _become_interpreter(self, channel: int, output: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         syscalls.handle_signal(signal.SIGCHLD, syscalls.DEFAULT_ACTION)
         syscalls.handle_signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()
-        os.pwrite(OOM_SCORE, _VICTIM, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.dup2(channel, CONTROL, inheritable=False)
         syscalls.close_from(CONTROL + 1)
-        if self._isolated:
+        if self._alone:
             syscalls.set_dumpable(dumpable=True)
         for name, value in self._environment.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value
         self._connection.detach()
-        _serve_interpreter(self._search_path)
+        _serve_interpreter(self._request["search_path"])
 
-    def _signal(self, number: int, which: int) -> None:
+    def _fork_keeper(self, request: wire.Message, descriptors: list[int]) -> None:
+        with self._victim():
+            pid = os.fork()
+            if pid == 0:
+                self._become_keeper(descriptors[0])
+        self._keepers[pid] = request["session"]
+
+    def _become_keeper(self, channel: int) -> NoReturn:
+        self._connection.detach()
+        os.dup2(channel, CONTROL, inheritable=False)
+        syscalls.close_from(CONTROL + 1)
+        os.setsid()
+        syscalls.become_subreaper()
+        keeper = _Init(socket.socket(fileno=CONTROL), self._request, alone=False, first=False)
+        _live(keeper, [os.pidfd_open(os.getpid())])
+
+    def _signal(self, request: wire.Message, _: list[int]) -> None:
+        """The process group of one command."""
         for pid, known in self._running.items():
-            if known == number:
+            if known == request["id"]:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, which)
+                    os.killpg(pid, request["signal"])
+
+    def _signal_tree(self, request: wire.Message, _: list[int]) -> None:
+        """Everything below this process."""
+        processes.send(processes.below({os.getpid()}, processes.table()), request["signal"])
+
+    def _signal_one(self, request: wire.Message, _: list[int]) -> None:
+        """One process by number, if it is the agent's."""
+        pid = request["pid"]
+        known = pid in self._agents(processes.table())
+        if known:
+            processes.send({pid}, request["signal"])
+        self.say({"event": "signalled", "id": request["id"], "known": known})
+
+    def _agents(self, rows: dict[int, list[bytes]]) -> set[int]:
+        """Pids of the agent's processes: all but init and the keepers."""
+        mine = set(rows) if self._alone else processes.below({os.getpid()}, rows)
+        return mine - {os.getpid(), *self._keepers}
+
+    def _list(self, request: wire.Message, _: list[int]) -> None:
+        rows = processes.table()
+        sessions = {
+            pid: name for keeper, name in self._keepers.items() for pid in processes.below({keeper}, rows)
+        }
+        found = [
+            processes.describe(pid, rows[pid]) | {"session": sessions.get(pid, "")}
+            for pid in sorted(self._agents(rows))
+        ]
+        self.say({"event": "processes", "id": request["id"], "processes": found})
+
+    def _freeze(self, request: wire.Message, _: list[int]) -> None:
+        """Hold the agent's processes still; those that stood still before are left out, to stay so."""
+        rows = processes.table()
+        self._stopped = {pid for pid in self._agents(rows) if rows[pid][0] not in b"Tt"}
+        processes.freeze(self._stopped)
+        self.say({"event": "frozen", "id": request["id"]})
+
+    def _thaw(self, request: wire.Message, _: list[int]) -> None:
+        processes.send(self._stopped, signal.SIGCONT)
+        self._stopped = set()
+        self.say({"event": "thawed", "id": request["id"]})
+
+    def _kill(self, request: wire.Message, _: list[int]) -> None:
+        if request.get("spare") and self._keepers:
+            self._kill_outside_sessions()
+        else:
+            self.kill_everything()
+        self.say({"event": "killed"})
 
     def kill_everything(self) -> None:
-        """All but this process, in one call of the kernel, then wait until the last one is gone."""
-        if self._isolated:
+        """All but this process, then wait until the last one is gone."""
+        if self._alone:  # one call of the kernel, which no fork can race
             with contextlib.suppress(ProcessLookupError):
                 os.kill(_ANY, signal.SIGKILL)
             self._reap(0)
             return
-        while victims := _descendants(os.getpid()):
-            for which in (signal.SIGSTOP, signal.SIGKILL):
-                for pid in victims:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, which)
-            self._reap(os.WNOHANG)
+        while victims := processes.below({os.getpid()}, processes.table()):
+            self._end(victims)
+
+    def _kill_outside_sessions(self) -> None:
+        while True:
+            rows = processes.table()
+            victims = self._agents(rows) - processes.below(self._keepers, rows)
+            if not victims:
+                return
+            self._end(victims)
+
+    def _end(self, victims: set[int]) -> None:
+        """Stopped first, so that none can fork away from the list."""
+        processes.send(victims, signal.SIGSTOP)
+        processes.send(victims, signal.SIGKILL)
+        self._reap(os.WNOHANG)
 
     def _reap(self, options: int) -> None:
         """Collect what has ended; with no options, block until no child is left."""
@@ -166,11 +280,12 @@ class _Init:
                 if pid == 0:
                     return
                 self._cpu += usage.ru_utime + usage.ru_stime
+                self._keepers.pop(pid, None)
                 number = self._running.pop(pid, None)
                 if number is not None:
                     event = {"event": "exited", "id": number, "status": status}
                     with contextlib.suppress(OSError):  # the host is gone: the loop will see it too
-                        wire.send(self._connection, event | _usage(usage, self._cpu))
+                        self.say(event | _usage(usage, self._cpu))
 
 
 def _usage(usage: resource.struct_rusage, total_cpu: float) -> dict[str, Any]:
@@ -188,18 +303,3 @@ def _serve_interpreter(search_path: list[str]) -> NoReturn:
         status = 0
     finally:
         os._exit(status)
-
-
-def _descendants(ancestor: int) -> list[int]:
-    """Pids below `ancestor`, zombies excluded, from /proc (only without a pid namespace)."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-                if state != b"Z":
-                    parents[int(name)] = int(parent)
-    found = {ancestor}
-    while grown := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= grown
-    return sorted(found - {ancestor})

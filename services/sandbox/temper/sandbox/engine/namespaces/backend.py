@@ -10,9 +10,9 @@ from temper.sandbox.engine import cgroups, identity, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
 from temper.sandbox.engine.guest import syscalls
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
-from temper.sandbox.engine.slots import SlotBackend, guest_basis, rlimits
+from temper.sandbox.engine.slots import OFFERED, SlotBackend, guest_basis, rlimits
 
-_HOST_ENFORCED: Final = ("wall_s", "output_bytes", "disk_bytes", "open_files", "file_bytes")
+_HOST_ENFORCED: Final = ("wall_s", "output_bytes", "disk_bytes", "inodes", "open_files", "file_bytes")
 
 
 class NamespacesBackend(SlotBackend):
@@ -69,7 +69,7 @@ class NamespacesBackend(SlotBackend):
         layout = self._layout or cgroups.detect()
         cgroups.remove_trees(cgroups.orphans(layout))
         self._tree = cgroups.Tree(layout, identity.instance())
-        self._record = records.write(self._state_dir, self._tree.directories, ())
+        self._record = records.write(self._state_dir, self._tree.directories, (self._snapshot_home,))
         try:
             self._groups = self._tree.grow(self._slots)
         except Unavailable as error:
@@ -93,6 +93,7 @@ class NamespacesBackend(SlotBackend):
             enforced=frozenset(_HOST_ENFORCED) | (counted | {"cpu_s"} if grouped else frozenset()),
             advisory=frozenset() if grouped else frozenset(counted | {"cpu_s"}),
             cgroup_mode=self._layout.mode.value,
+            **OFFERED,
             notes=tuple(notes),
         )
 
@@ -125,6 +126,7 @@ class NamespacesBackend(SlotBackend):
             "owner": None if self._user_namespace else self._uid(slot),
             "work_bytes": limits.disk_bytes,
             "tmp_bytes": limits.disk_bytes,
+            "inodes": limits.inodes,
             "rlimits": rlimits(limits, with_memory=not grouped, with_pids=not grouped and own_uid),
         }
 
