@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import identity, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
@@ -64,7 +65,10 @@ class ProcessBackend(SlotBackend):
 
     def _clear(self, slot: int) -> None:
         shutil.rmtree(self._directory(slot), ignore_errors=True)
-        self._directory(slot).mkdir(mode=0o700)
+        try:
+            self._directory(slot).mkdir(mode=0o700)
+        except OSError as error:  # the host's failure, never the task's
+            raise Unavailable(f"cannot make a directory in {self._home}: {error.strerror}") from error
 
     async def close(self) -> None:
         """Destroy every sandbox, end the launcher, remove the directories."""
