@@ -147,12 +147,12 @@ async def test_software_agent_sdk_3042_a_thousand_orphans_leave_no_zombie(
     backend: Backend, sandbox: Sandbox
 ) -> None:
     own_only(backend)
-    line = "i=0; while [ $i -lt 1000 ]; do (true &); i=$((i + 1)); done"
+    line = "exec 2>/dev/null; i=0; while [ $i -lt 1000 ]; do (true &); i=$((i + 1)); done"
     assert (await shell(sandbox, line)).outcome in {Outcome.OK, Outcome.PIDS_EXCEEDED}
     count = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z'"
     async with asyncio.timeout(60):
         while await said(sandbox, count) != "0":
-            await asyncio.sleep(0)
+            pass
 
 
 async def test_domjudge_packaging_13_a_fork_bomb_in_c_gets_a_clean_verdict(
