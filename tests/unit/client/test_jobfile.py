@@ -5,7 +5,7 @@ from tests.unit.client.conftest import JOB, REPOSITORY
 
 from temper.api.common.v1 import common_pb2
 from temper.client.jobfile import JobFileRejected, load_job, parse_job
-from temper.client.jobfile.spec import file_path, policy_source, to_spec
+from temper.client.jobfile.spec import file_path, policy_source, teacher_sources, to_spec
 from temper.runtime.errors import Rejected
 from temper.runtime.validation import violations
 
@@ -172,6 +172,21 @@ def test_sft_learns_from_demonstrations_and_publishes_at_the_end():
     spec = to_spec(parse_job(JOB.encode(), overrides=["phase.rl.algorithm=sft", mix]), FILES, "here")
     phase = spec.phases[0]
     assert (phase.source, phase.samples_per_task, phase.publish_every) == (common_pb2.PURPOSE_DEMO, 1, 0)
+
+
+def test_a_teacher_is_uploaded_with_the_job(job_file, policy: Path):
+    job = load_job(job_file, ["phase.rl.algorithm=distill", f"phase.rl.teacher={policy}"])
+    (source,) = teacher_sources(job, job_file.parent).values()
+    assert "model.safetensors" in source.files
+    phase = to_spec(job, FILES, "here", {0: FILES}).phases[0]
+    assert dict(phase.teacher.files) == dict(FILES)
+    assert not to_spec(job, FILES, "here").phases[0].HasField("teacher")
+
+
+def test_a_teacher_that_is_not_there_is_refused_with_its_phase(job_file):
+    job = load_job(job_file, ["phase.rl.teacher=nowhere"])
+    with pytest.raises(JobFileRejected, match=r"phase\[0\].teacher .*nowhere does not exist"):
+        teacher_sources(job, job_file.parent)
 
 
 @pytest.mark.parametrize("name", ["quickstart", "warmstart", "from_scratch"])

@@ -1,7 +1,8 @@
 import pytest
 from tests.unit.trainer.world import model, phase, spec
 
-from temper.api.job.v1.spec_pb2 import OptimizerSpec
+from temper.api.common.v1.common_pb2 import BlobRef
+from temper.api.job.v1.spec_pb2 import CheckpointRef, OptimizerSpec
 from temper.runtime.errors import Rejected
 from temper.trainer.plan import model_config, plan, scheduled
 
@@ -54,6 +55,8 @@ def test_weights_are_published_as_often_as_asked_and_always_at_the_end():
         (phase(algorithm="grop"), "phases[0].algorithm"),
         (phase(algorithm_params={"horizonn": 3}), "phases[0].algorithm_params.horizonn"),
         (phase(demo=True), "phases[0].source"),
+        (phase(algorithm="distill"), "phases[0].teacher"),
+        (phase(teacher=CheckpointRef(files={"model.safetensors": BlobRef(key="k")})), "phases[0].teacher"),
     ],
 )
 def test_what_the_trainer_cannot_do_is_refused_with_its_field(bad, field):

@@ -2,16 +2,18 @@ import asyncio
 import shutil
 
 import pytest
-from tests.unit.trainer.world import JOB, phase, spec
+from tests.unit.trainer.world import JOB, model, phase, spec
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.job.v1.job_pb2 import JobEvent
+from temper.api.job.v1.spec_pb2 import CheckpointRef
 from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
 from temper.api.trainer.v1.trainer_pb2 import TrainingState
 from temper.runtime.errors import Stale, Unavailable
 from temper.runtime.testing import eventually
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.engine.torch import make as torch_engine
+from temper.trainer.plan import model_config
 
 FINISHED = TrainingState.TRAINING_STATE_FINISHED
 
@@ -174,6 +176,40 @@ async def test_after_a_crash_the_same_weights_come_out_bit_for_bit(
     kv = await world.bus.kv("policies")
     await kv.delete(JOB)
     assert await finish(twin.session(job_spec, engine=engine()))
+    assert await twin.weights(await twin.record()) == weights
+
+
+async def teacher_of(world):
+    engine = torch_engine()
+    engine.build(model_config(model()), seed=9)
+    weights = engine.snapshot().files["weights.safetensors"]
+    return CheckpointRef(files={"model.safetensors": await world.blobs.put("teacher", weights)})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "knobs"), [("ppo", {"kl_beta": 0.01}), ("dpo", {}), ("reward_model", {}), ("distill", {})]
+)
+async def test_reference_head_and_teacher_survive_a_crash_bit_for_bit(world, tmp_path, algorithm, knobs):
+    twin = type(world)(tmp_path / "twin", world.bus.client("twin"))
+
+    async def job(place):
+        teacher = await teacher_of(place) if algorithm == "distill" else None
+        return spec(phase(algorithm=algorithm, eta=8, algorithm_params=knobs, teacher=teacher))
+
+    for index in range(8):
+        await twin.group(index)
+    for index in range(6):  # the last step waits, so that the job cannot end before the crash
+        await world.group(index)
+    task = asyncio.create_task(world.session(await job(world), engine=torch_engine()).run())
+    await world.until(lambda r: r.step >= 2)
+    await kill(task)
+    for index in range(6, 8):
+        await world.group(index)
+    assert await finish(world.session(await job(world), engine=torch_engine(), instance="t2"))
+    assert [step.skipped for step in await world.steps()] == [False] * 4
+    weights = await world.weights(await world.record())
+    await (await world.bus.kv("policies")).delete(JOB)
+    assert await finish(twin.session(await job(twin), engine=torch_engine()))
     assert await twin.weights(await twin.record()) == weights
 
 

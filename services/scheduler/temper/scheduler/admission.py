@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from temper.api.common.v1.common_pb2 import EnvRef
+from temper.api.common.v1.common_pb2 import BlobRef, EnvRef
 from temper.api.job.v1.job_pb2 import CreateJobRequest, Job
 from temper.api.job.v1.spec_pb2 import JobSpec
 from temper.api.qa.v1.qa_pb2 import EnvironmentWish, ResolveEnvironmentsRequest, ResolveEnvironmentsResponse
@@ -145,13 +145,18 @@ class Admission:
     async def _check_files(self, spec: JobSpec) -> None:
         kind = spec.policy.WhichOneof("init")
         files = spec.policy.checkpoint.files if kind == "checkpoint" else spec.policy.random.files
+        await self._check_there(f"spec.policy.{kind}", files)
+        for index, phase in enumerate(spec.phases):
+            await self._check_there(f"spec.phases[{index}].teacher", phase.teacher.files)
+
+    async def _check_there(self, field: str, files: Mapping[str, BlobRef]) -> None:
         names = sorted(files)
         found = await asyncio.gather(*(self._blobs.exists(files[name].key) for name in names))
         for name, there in zip(names, found, strict=True):
             if not there:
                 raise Rejected(
                     f"no object at {files[name].key!r}",
-                    field=f"spec.policy.{kind}.files[{name}]",
+                    field=f"{field}.files[{name}]",
                     hint="upload it first (ArtifactService.Upload)",
                 )
 

@@ -37,8 +37,7 @@ class Origin:
         if spec.policy.WhichOneof("init") == "random":
             return await cls._random(blobs, job_id, spec)
         given = spec.policy.checkpoint.files
-        shards = sorted(name for name in given if name.endswith(WEIGHTS_SUFFIX))
-        if CONFIG not in given or not shards:
+        if CONFIG not in given or not any(map(_is_weights, given)):
             raise Rejected(
                 "a checkpoint needs config.json and at least one .safetensors file",
                 field="policy.checkpoint.files",
@@ -47,7 +46,7 @@ class Origin:
         config = await _object(blobs, given, CONFIG, "policy.checkpoint.files")
         await _check_texts(blobs, given, "policy.checkpoint.files")
         files = {name: ref for name, ref in given.items() if _carried(name)}
-        return cls(config, [await blobs.get(given[name]) for name in shards], files)
+        return cls(config, await weights_among(blobs, given), files)
 
     @classmethod
     async def _random(cls, blobs: BlobStore, job_id: str, spec: JobSpec) -> Origin:
@@ -64,6 +63,15 @@ class Origin:
             engine.load(self.config, self.weights)
         else:
             engine.build(self.config, seed=seed)
+
+
+async def weights_among(blobs: BlobStore, files: Mapping[str, BlobRef]) -> list[bytes]:
+    """The safetensors files of a checkpoint, in the order of their names."""
+    return [await blobs.get(files[name]) for name in sorted(filter(_is_weights, files))]
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith(WEIGHTS_SUFFIX)
 
 
 async def _check_texts(blobs: BlobStore, given: Mapping[str, BlobRef], field: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from temper.api.common.v1.common_pb2 import PURPOSE_DEMO, PURPOSE_TRAIN
+from temper.api.common.v1.common_pb2 import PURPOSE_DEMO, PURPOSE_TRAIN, BlobRef
 from temper.api.job.v1.spec_pb2 import JobSpec, ModelSpec, OptimizerSpec, PhaseSpec
 from temper.runtime.errors import Rejected
 from temper.trainer import algorithms
@@ -38,6 +38,8 @@ class PhasePlan:
     purpose: int
     """PURPOSE_TRAIN or PURPOSE_DEMO: records of another purpose are not this phase's."""
     optimizer: OptimizerSpec
+    teacher: Mapping[str, BlobRef]
+    """Files of the policy to learn from; none for most algorithms."""
 
     def tuned(self, step: int) -> OptimizerSettings:
         """AdamW for the step ``0 .. steps-1`` of the phase."""
@@ -53,11 +55,12 @@ class PhasePlan:
             max_grad_norm=spec.max_grad_norm or 1.0,
         )
 
-    @property
-    def start(self) -> PhaseStart:
-        """What the engine gets ready before the first step."""
+    def start(self, teacher: Sequence[bytes]) -> PhaseStart:
+        """What the engine gets ready before the first step; ``teacher`` are the weights of ``self.teacher``."""
         return PhaseStart(
-            needs=self.algorithm.needs(self.settings), kl_beta=self.settings.params.get("kl_beta", 0.0)
+            needs=self.algorithm.needs(self.settings),
+            teacher=teacher or None,
+            kl_beta=self.settings.params.get("kl_beta", 0.0),
         )
 
     def publishes(self, phase_step: int) -> bool:
@@ -103,9 +106,10 @@ def _phase(spec: PhaseSpec, path: str) -> PhasePlan:
             field=f"{path}.source",
             hint='use algorithm = "sft" for demonstrations',
         )
-    if chosen.wants_teacher:
+    if chosen.wants_teacher != spec.HasField("teacher"):
         raise Rejected(
-            f"{spec.algorithm} needs a teacher, and a phase cannot name one", field=f"{path}.algorithm"
+            f"{spec.algorithm} {'needs a policy to learn from' if chosen.wants_teacher else 'has no teacher'}",
+            field=f"{path}.teacher",
         )
     return PhasePlan(
         name=spec.name,
@@ -122,6 +126,7 @@ def _phase(spec: PhaseSpec, path: str) -> PhasePlan:
         snapshot_every=spec.snapshot_every or 1,
         purpose=spec.source,
         optimizer=spec.optimizer,
+        teacher=dict(spec.teacher.files),
     )
 
 

@@ -25,7 +25,7 @@ from temper.trainer.feed import Feed
 from temper.trainer.keeper import Keeper
 from temper.trainer.mismatch import MismatchWatch
 from temper.trainer.notices import Notices
-from temper.trainer.origin import Origin
+from temper.trainer.origin import Origin, weights_among
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
 from temper.trainer.recovery import STEPS, Recovered, recover
@@ -170,6 +170,7 @@ class Session:
         if samples is None:
             return
         fetched = self._clock.monotonic()
+        await self._begin(phase)
         outcome = await self._watched(await self._in_thread(lambda: self._compute(phase, samples)))
         computed = self._clock.monotonic()
         groups = [self._feed.group(arrival) for arrival in taken]
@@ -203,10 +204,16 @@ class Session:
             hint="no new group on log topic trajectories: look at the scheduler's credits and the rollout workers",
         )
 
+    async def _begin(self, phase: PhasePlan) -> None:
+        """Before the first step of a phase: its teacher is fetched, the engine gets ready."""
+        if self._ledger.phase_step:
+            return
+        blobs = self._around.blobs
+        teacher = await self._patience(lambda: weights_among(blobs, phase.teacher), "teacher")
+        await self._in_thread(lambda: self._engine.begin(phase.start(teacher)))
+
     def _compute(self, phase: PhasePlan, samples: Sequence[Sample]) -> StepOutcome:
         """On the worker thread: advantages, then the engine's step."""
-        if self._ledger.phase_step == 0:
-            self._engine.begin(phase.start)
         batch = Batch(samples, phase.algorithm.advantages(scores(samples), phase.settings))
         return self._engine.step(batch, phase.algorithm, phase.settings, phase.tuned(self._ledger.phase_step))
 

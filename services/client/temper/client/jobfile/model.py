@@ -153,6 +153,8 @@ class Phase(Table):
     """Steps between publications; left out: only at the end for demonstrations, else 1."""
     snapshot_every: Count = 5
     """Steps between snapshots."""
+    teacher: str | None = None
+    """Directory of the policy to learn from, for `distill`; relative to the job file."""
 
     @property
     def demo(self) -> bool:

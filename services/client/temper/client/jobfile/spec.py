@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from temper.api.common.v1 import common_pb2
 from temper.api.job.v1 import spec_pb2
@@ -44,14 +45,29 @@ def policy_source(job: JobFile, base: Path, source: str = "job") -> PolicySource
     return PolicySource(files, directory)
 
 
-def to_spec(job: JobFile, files: Files, label: str) -> spec_pb2.JobSpec:
+def teacher_sources(job: JobFile, base: Path, source: str = "job") -> dict[int, PolicySource]:
+    """Files of the teachers by the index of their phase. Raises JobFileRejected."""
+    found: dict[int, PolicySource] = {}
+    for index, phase in enumerate(job.phase):
+        if phase.teacher is None:
+            continue
+        files, problems = policy_files(base / phase.teacher, f"phase[{index}].teacher", weights=True)
+        if problems:
+            raise JobFileRejected(source, problems)
+        found[index] = PolicySource(files, phase.teacher)
+    return found
+
+
+def to_spec(
+    job: JobFile, files: Files, label: str, teachers: Mapping[int, Files] = MappingProxyType({})
+) -> spec_pb2.JobSpec:
     """The job as the server takes it. `files` are the policy's, `label` says where they are from."""
     return spec_pb2.JobSpec(
         name=job.name,
         seed=job.seed,
         policy=_policy(job, files, label),
         domains=[_domain(each) for each in job.domain],
-        phases=[_phase(each) for each in job.phase],
+        phases=[_phase(each, teachers.get(index)) for index, each in enumerate(job.phase)],
         eval=spec_pb2.EvalSpec(**job.eval.model_dump()),
         rollout=spec_pb2.RolloutSpec(**job.rollout.model_dump()),
         labels=job.labels,
@@ -93,7 +109,7 @@ def _domain(domain: Domain) -> spec_pb2.DomainSpec:
     )
 
 
-def _phase(phase: Phase) -> spec_pb2.PhaseSpec:
+def _phase(phase: Phase, teacher: Files | None) -> spec_pb2.PhaseSpec:
     demo = phase.demo
     samples = phase.samples_per_task or (1 if demo else 8)
     publish = phase.publish_every if phase.publish_every is not None else (0 if demo else 1)
@@ -112,4 +128,7 @@ def _phase(phase: Phase) -> spec_pb2.PhaseSpec:
         oracle_mix=[spec_pb2.OracleMix(until=mix.until, styles=mix.styles) for mix in phase.oracle_mix],
         publish_every=publish,
         snapshot_every=phase.snapshot_every,
+        teacher=None
+        if teacher is None
+        else spec_pb2.CheckpointRef(files=teacher, source=phase.teacher or ""),
     )

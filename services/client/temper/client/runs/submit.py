@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from temper.api.common.v1 import common_pb2
 from temper.client.jobfile import JobFile, load_job
-from temper.client.jobfile.spec import PolicySource, file_path, policy_source, to_spec
+from temper.client.jobfile.spec import PolicySource, file_path, policy_source, teacher_sources, to_spec
 from temper.client.sdk.aio import AsyncClient
 from temper.client.sdk.convert import blob_proto
 from temper.client.sdk.types import BlobRef, Job
@@ -29,12 +29,15 @@ class Prepared:
     """Files to upload."""
     text: str
     """The job file as it was written, for the report."""
+    teachers: Mapping[int, PolicySource] = field(default_factory=dict[int, PolicySource])
+    """Files of teachers to upload, by the index of their phase."""
 
 
 def prepare(path: Path, overrides: Sequence[str], seed: int | None) -> Prepared:
     """Read and check a job file and the files it names. Raises JobFileRejected with every mistake."""
     job = load_job(path, overrides, seed)
-    return Prepared(path, job, policy_source(job, path.parent, str(path)), path.read_text())
+    source = policy_source(job, path.parent, str(path))
+    return Prepared(path, job, source, path.read_text(), teacher_sources(job, path.parent, str(path)))
 
 
 async def submit(
@@ -42,7 +45,8 @@ async def submit(
 ) -> Job:
     """Upload the policy and create the job. Errors of the server name the path in the job file."""
     files = await _files(client, prepared)
-    spec = to_spec(prepared.job, files, prepared.source.label)
+    teachers = {index: await _upload(client, source.files) for index, source in prepared.teachers.items()}
+    spec = to_spec(prepared.job, files, prepared.source.label, teachers)
     try:
         return await client.jobs.create(spec, request_id=request_id, validate_only=validate_only)
     except TemperError as error:
@@ -54,13 +58,16 @@ async def submit(
 async def _files(client: AsyncClient, prepared: Prepared) -> dict[str, common_pb2.BlobRef]:
     if prepared.job.policy.from_job is not None:
         return await published_files(client, prepared.job.policy.from_job)
-    names = list(prepared.source.files)
-    refs = await asyncio.gather(*(client.artifacts.upload(prepared.source.files[name]) for name in names))
-    return {name: blob_proto(ref) for name, ref in zip(names, refs, strict=True)}
+    return await _upload(client, prepared.source.files)
+
+
+async def _upload(client: AsyncClient, files: Mapping[str, Path]) -> dict[str, common_pb2.BlobRef]:
+    refs = await asyncio.gather(*(client.artifacts.upload(path) for path in files.values()))
+    return {name: blob_proto(ref) for name, ref in zip(files, refs, strict=True)}
 
 
 async def published_files(client: AsyncClient, job_id: str) -> dict[str, common_pb2.BlobRef]:
-    """Files of a job's last published policy, by name. NotFound if it has none."""
+    """Files of a job's last published full weights, by name: the last ones of a job that has finished. NotFound if it has none."""
     policies = {policy.job_id: policy for policy in await client.platform.policies()}
     policy = policies.get(job_id)
     if policy is None or policy.manifest is None:
@@ -68,7 +75,16 @@ async def published_files(client: AsyncClient, job_id: str) -> dict[str, common_
         raise NotFound(
             f"job {job_id!r} has no published policy", field="policy.from_job", hint=f"known: {known}"
         )
-    return manifest_files(await client.artifacts.download(policy.manifest))
+    content = await client.artifacts.download(policy.manifest)
+    while (base := base_of(content)) is not None:
+        content = await client.artifacts.download(to_blob(base))
+    return manifest_files(content)
+
+
+def base_of(content: bytes) -> common_pb2.BlobRef | None:
+    """The manifest that a weight manifest (canonical JSON) builds on; None when it holds full weights itself."""
+    ref = json.loads(content).get("baseManifest")
+    return None if ref is None else _ref(ref)
 
 
 def manifest_files(content: bytes) -> dict[str, common_pb2.BlobRef]:

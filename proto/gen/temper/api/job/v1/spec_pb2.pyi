@@ -114,7 +114,7 @@ class DomainSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., env: _Optional[str] = ..., params_json: _Optional[str] = ..., share: _Optional[float] = ..., curriculum: _Optional[str] = ..., train_tasks: _Optional[int] = ..., resolved: _Optional[_Union[_common_pb2.EnvRef, _Mapping]] = ...) -> None: ...
 
 class PhaseSpec(_message.Message):
-    __slots__ = ("name", "algorithm", "source", "steps", "groups_per_step", "tasks_per_group", "samples_per_task", "max_staleness", "optimizer", "algorithm_params", "algorithm_choices", "oracle_mix", "publish_every", "snapshot_every")
+    __slots__ = ("name", "algorithm", "source", "steps", "groups_per_step", "tasks_per_group", "samples_per_task", "max_staleness", "optimizer", "algorithm_params", "algorithm_choices", "oracle_mix", "publish_every", "snapshot_every", "teacher")
     class AlgorithmParamsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,7 @@ class PhaseSpec(_message.Message):
     ORACLE_MIX_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_EVERY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    TEACHER_FIELD_NUMBER: _ClassVar[int]
     name: str
     algorithm: str
     source: _common_pb2.Purpose
@@ -157,7 +158,8 @@ class PhaseSpec(_message.Message):
     oracle_mix: _containers.RepeatedCompositeFieldContainer[OracleMix]
     publish_every: int
     snapshot_every: int
-    def __init__(self, name: _Optional[str] = ..., algorithm: _Optional[str] = ..., source: _Optional[_Union[_common_pb2.Purpose, str]] = ..., steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., tasks_per_group: _Optional[int] = ..., samples_per_task: _Optional[int] = ..., max_staleness: _Optional[int] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., algorithm_params: _Optional[_Mapping[str, float]] = ..., algorithm_choices: _Optional[_Mapping[str, str]] = ..., oracle_mix: _Optional[_Iterable[_Union[OracleMix, _Mapping]]] = ..., publish_every: _Optional[int] = ..., snapshot_every: _Optional[int] = ...) -> None: ...
+    teacher: CheckpointRef
+    def __init__(self, name: _Optional[str] = ..., algorithm: _Optional[str] = ..., source: _Optional[_Union[_common_pb2.Purpose, str]] = ..., steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., tasks_per_group: _Optional[int] = ..., samples_per_task: _Optional[int] = ..., max_staleness: _Optional[int] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., algorithm_params: _Optional[_Mapping[str, float]] = ..., algorithm_choices: _Optional[_Mapping[str, str]] = ..., oracle_mix: _Optional[_Iterable[_Union[OracleMix, _Mapping]]] = ..., publish_every: _Optional[int] = ..., snapshot_every: _Optional[int] = ..., teacher: _Optional[_Union[CheckpointRef, _Mapping]] = ...) -> None: ...
 
 class OracleMix(_message.Message):
     __slots__ = ("until", "styles")
