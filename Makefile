@@ -86,7 +86,8 @@ proto-check: $(PROTO_VENV)/.installed ## generated code is what the .proto files
 	@diff -r -x __pycache__ proto/gen build/proto-check || { echo 'proto/gen is stale: run make proto'; exit 1; }
 
 apt: ## Debian packages that some tests use when they are there
-	apt-get install --yes --no-install-recommends bubblewrap util-linux
+	apt-get install --yes --no-install-recommends bubblewrap util-linux docker.io busybox-static
+	-apt-get install --yes --no-install-recommends runsc  # not in every release
 
 clean: ## remove what was built, keep the environments
 	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache

@@ -1,10 +1,11 @@
 """One suite over every backend. A test is skipped only by a capability that the backend itself does not declare."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.conformance.sandbox.engines import NoEngine, docker_engine
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import cgroups
@@ -34,13 +35,41 @@ MAKERS: dict[str, Callable[[Path], Backend]] = {
     "process": lambda path: ProcessBackend(slots=SLOTS, state_dir=path),
     "fake": lambda _: FakeBackend(slots=SLOTS),
 }
+CONTAINERS = ("docker",)
+"""Backends whose commands cost a tenth of a second: a module asks for them by `BACKENDS = ALL`."""
+ALL = (*MAKERS, *CONTAINERS)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(MAKERS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module runs on the backends it names in `BACKENDS`; by default on those whose sandboxes are cheap."""
+    if "backend" in metafunc.fixturenames:
+        names = getattr(metafunc.module, "BACKENDS", tuple(MAKERS))
+        metafunc.parametrize("backend", names, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="session")
+def docker_url() -> Iterator[str]:
+    try:
+        with docker_engine() as url:
+            yield url
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+
+
+def _make(name: str, path: Path, request: pytest.FixtureRequest) -> Backend:
+    if name == "docker":
+        from temper.sandbox.engine.docker import DockerBackend
+
+        url: str = request.getfixturevalue("docker_url")
+        return DockerBackend(slots=SLOTS, state_dir=path, url=url, runtime="", first_uid=350_000)
+    return MAKERS[name](path)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def backend(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Backend]:
-    made = MAKERS[request.param](tmp_path_factory.mktemp(request.param))
+    made = _make(request.param, tmp_path_factory.mktemp(request.param), request)
     try:
         await made.start()
     except Unavailable as error:

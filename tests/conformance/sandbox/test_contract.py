@@ -4,11 +4,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.conformance.sandbox.conftest import LIMITS, SLOTS
+from tests.conformance.sandbox.conftest import ALL, LIMITS, SLOTS
 
 from temper.runtime.errors import Exhausted, Rejected
 from temper.sandbox.engine.base import Backend, Command, Limits, Outcome, Sandbox
 
+BACKENDS = ALL
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 

@@ -5,10 +5,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.conformance.sandbox.conftest import LIMITS
+from tests.conformance.sandbox.conftest import ALL, LIMITS
 
 from temper.sandbox.engine.base import Command, Sandbox
 
+BACKENDS = ALL
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("isolated")]
 
 
@@ -41,7 +42,16 @@ async def test_it_has_no_privilege_and_can_gain_none(sandbox: Sandbox) -> None:
     "path", ["/etc/shadow", "/root/.bashrc", "/home", "/var/log", "/etc/hostname", "/boot", "/sys/kernel"]
 )
 async def test_the_hosts_own_files_are_not_there(sandbox: Sandbox, path: str) -> None:
-    assert "No such file" in await run(sandbox, f"ls {path}") + await run(sandbox, f"cat {path}")
+    said = await run(sandbox, f"ls {path}") + await run(sandbox, f"cat {path}")
+    assert "No such file" in said or not host_lines(path) & set(
+        said.splitlines()
+    )  # an engine puts its own there
+
+
+def host_lines(path: str) -> set[str]:
+    """What the host has at a path: entries of a directory, lines of a file."""
+    place = Path(path)
+    return {each.name for each in place.iterdir()} if place.is_dir() else set(place.read_text().splitlines())
 
 
 async def test_the_services_files_are_not_there(sandbox: Sandbox, tmp_path: str) -> None:

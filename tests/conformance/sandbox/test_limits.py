@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.conformance.sandbox.conftest import LIMITS
+from tests.conformance.sandbox.conftest import ALL, LIMITS
 
 from temper.runtime.errors import Exhausted, Rejected
 from temper.sandbox.engine.base import Command, Outcome, Sandbox
 
+BACKENDS = ALL
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("programs")]
 Enforces = Callable[[str], None]
 

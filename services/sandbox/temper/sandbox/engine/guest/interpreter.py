@@ -22,19 +22,25 @@ _MAX_ERROR: Final = 2000
 
 def serve(connection: socket.socket, search_path: list[str]) -> None:
     """Answer requests `{"id", "code"}` with `{"id", "error"}` until the host hangs up."""
-    main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = main
-    sys.argv = [""]
+    namespace = fresh_main()
     sys.path[:] = ["", *search_path]
     own_process = os.getpid()
     while (received := wire.receive(connection)) is not None:
         request, _ = received
-        error = run(request["code"], main.__dict__)
+        error = run(request["code"], namespace)
         flush()
         if os.getpid() != own_process:  # the code forked and its child came back here
             os._exit(0)
         wire.send(connection, {"id": request["id"], "error": error})
+
+
+def fresh_main() -> dict[str, Any]:
+    """An empty `__main__` of this process; returns its names."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    sys.argv = [""]
+    return main.__dict__
 
 
 def run(code: str, namespace: dict[str, Any]) -> str | None:

@@ -1,0 +1,268 @@
+"""A sandbox over one container: commands, the interpreter, limits, files.
+
+Commands run one at a time under a lock. Every wait ends: at the command's end, at a limit, or when the container dies.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from temper.runtime.errors import Rejected, Unavailable
+from temper.sandbox.engine.base import (
+    Command,
+    CommandResult,
+    Limits,
+    Outcome,
+    ProcessInfo,
+    Session,
+    SessionSpec,
+    Sink,
+)
+from temper.sandbox.engine.container import files, processes
+from temper.sandbox.engine.container.interpreter import Interpreter
+from temper.sandbox.engine.container.programs import Run, script
+from temper.sandbox.engine.container.seam import Container
+from temper.sandbox.engine.filecalls import FileCalls
+from temper.sandbox.engine.files import Files
+from temper.sandbox.engine.lacking import refusal
+from temper.sandbox.engine.snapshots import Snapshots
+from temper.sandbox.engine.verdict import Ending, judge
+from temper.sandbox.engine.watch import Watch
+
+_KILL_S: Final = 10.0
+_END_OF_TEXT: Final = "the interpreter was killed"
+_FLOOD_BYTES: Final = 64 << 20
+
+Make = Callable[[], Awaitable[Container]]
+
+
+class ContainerSandbox(FileCalls):
+    """See the module. `make` gives a fresh container; `on_destroyed` gives the slot back."""
+
+    def __init__(
+        self, container: Container, make: Make, snapshots: Snapshots, on_destroyed: Callable[[], None]
+    ) -> None:
+        self._container = container
+        self._make = make
+        self._snapshots = snapshots
+        self._on_destroyed = on_destroyed
+        self._interpreter: Interpreter | None = None
+        self._turn = asyncio.Lock()
+        self._destroyed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether a command can still run here."""
+        return not self._destroyed and not self._container.died.done()
+
+    @property
+    def reaches_files(self) -> bool:
+        """Whether the trees are open on this host."""
+        return self._container.files is not None
+
+    async def has_program(self, name: str) -> bool:
+        """Whether a program of this name is found inside. Raises Unavailable."""
+        return (await script(self._container, 'command -v -- "$1" >/dev/null', name))[0] == 0
+
+    async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
+        """Run a program to its end or its limit; background children it leaves live on."""
+        async with self._turn:
+            return await self._execute(command, limits, sink) if self.alive else _dead()
+
+    async def _execute(self, command: Command, limits: Limits, sink: Sink | None) -> CommandResult:
+        run = Run(self._container, command, limits, sink)
+        watch = Watch(self._container.died, self._container.meter, limits)
+        try:
+            program = await run.start()
+        except Unavailable as error:
+            return await self._refused(watch, error)
+        run.flooded.add_done_callback(lambda _: watch.flood())
+        ending = await watch.wait(program.ended)
+        lost = await self._enforce(ending, program.ended, limits)
+        await run.finish()
+        if ending is Ending.FINISHED and program.ended.done() and program.ended.result() is None:
+            ending = Ending.DIED if await self._confirm_death() else ending
+        return replace(
+            run.complete(await self._judge(watch, ending, truncated=run.truncated)), interpreter_lost=lost
+        )
+
+    async def _refused(self, watch: Watch, error: Unavailable) -> CommandResult:
+        """A program that could not start: the agent's doing if a limit was hit, else the host's failure."""
+        if not self.alive:
+            return _dead()
+        result = await self._judge(watch, Ending.FINISHED, truncated=False)
+        if result.outcome is Outcome.OK:
+            raise error
+        return replace(result, error=error.message)
+
+    async def python(self, code: str, limits: Limits) -> CommandResult:
+        """Run code in the persistent interpreter, which starts at the first call."""
+        async with self._turn:
+            return await self._python(code, limits) if self.alive else _dead()
+
+    async def _python(self, code: str, limits: Limits) -> CommandResult:
+        if not self._container.python:
+            raise refusal("python: the image has no python3")
+        watch = Watch(self._container.died, self._container.meter, limits)
+        interpreter = self._interpreter or await Interpreter.begin(self._container)
+        self._interpreter = interpreter
+        answered = interpreter.ask(code, limits, max(limits.output_bytes * 16, _FLOOD_BYTES), watch.flood)
+        ending = await watch.wait(answered)
+        lost = ending is not Ending.FINISHED or answered.result() is None
+        await interpreter.settle()
+        buffer = interpreter.buffer
+        if ending is not Ending.FINISHED:
+            await self._enforce(ending, answered, limits)
+        elif lost:
+            ending = await self._bury(interpreter)
+        error = _END_OF_TEXT if lost else answered.result()
+        if lost:
+            await self._drop_interpreter()
+        result = await self._judge(watch, ending, truncated=buffer.truncated)
+        return replace(result, stdout=buffer.value(), error=error or None, interpreter_lost=lost)
+
+    async def _bury(self, interpreter: Interpreter) -> Ending:
+        """It hung up. End it for good, and find out whether the whole container went with it."""
+        if interpreter.pid and not self._container.died.done():
+            with contextlib.suppress(Unavailable):
+                await script(self._container, 'kill -9 "$1" 2>/dev/null; true', str(interpreter.pid))
+        return Ending.DIED if await self._confirm_death() else Ending.FINISHED
+
+    async def _confirm_death(self) -> bool:
+        """A container's death may be told a moment after its programs' streams have ended."""
+        if self._destroyed:
+            return True
+        try:
+            await script(self._container, "true")
+        except Unavailable:
+            await asyncio.wait({self._container.died}, timeout=_KILL_S)
+        return self._container.died.done()
+
+    async def _enforce(self, ending: Ending, ended: "asyncio.Future[Any]", limits: Limits) -> bool:
+        """At a limit: TERM, then KILL to everything, the interpreter included; True if there was one."""
+        if ending in {Ending.FINISHED, Ending.DIED}:
+            return False
+        if ending is not Ending.OUTPUT and limits.grace_s > 0:
+            await self._sweep(signal.SIGTERM)
+            awaited = {ended, self._container.died}
+            await asyncio.wait(awaited, timeout=limits.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        await self._sweep(signal.SIGKILL)
+        return await self._drop_interpreter()
+
+    async def _sweep(self, number: signal.Signals) -> None:
+        """A container that cannot be swept is ended."""
+        try:
+            await self._container.sweep(int(number))
+        except Unavailable:
+            await self._container.remove()
+
+    async def quiesce(self) -> None:
+        """Kill every process of the agent; files stay."""
+        if self.alive:
+            await self._sweep(signal.SIGKILL)
+        await self._drop_interpreter()
+
+    async def _drop_interpreter(self) -> bool:
+        if self._interpreter is None:
+            return False
+        interpreter, self._interpreter = self._interpreter, None
+        await interpreter.close()
+        return True
+
+    async def _judge(self, watch: Watch, ending: Ending, *, truncated: bool) -> CommandResult:
+        if self._destroyed and ending is Ending.FINISHED:
+            ending = Ending.DIED
+        evidence = watch.evidence()
+        full = self._container.files is not None and self._container.files.full
+        outcome = judge(ending, evidence, disk_full=full, truncated=truncated)
+        return CommandResult(outcome, truncated=truncated, evidence=evidence)
+
+    async def open_session(self, spec: SessionSpec, sink: Sink | None = None) -> Session:
+        """Refused."""
+        raise refusal("sessions")
+
+    async def list_processes(self) -> list[ProcessInfo]:
+        """What runs now. Raises Unavailable."""
+        self._require_alive()
+        return await processes.listing(self._container)
+
+    async def signal(self, pid: int, number: int) -> None:
+        """Send a signal to one process of the agent. Raises Rejected, Unavailable."""
+        if not 0 < number < signal.NSIG:
+            raise Rejected(f"no signal {number}", field="signal", hint=f"1 to {signal.NSIG - 1}")
+        self._require_alive()
+        await processes.send(self._container, pid, number)
+
+    def _require_alive(self) -> None:
+        if not self.alive:
+            raise Unavailable("the sandbox is gone")
+
+    def _reach(self) -> Files:
+        self._require_alive()
+        if self._container.files is None:
+            raise refusal("trees")
+        return self._container.files
+
+    def _died(self) -> "asyncio.Future[None]":
+        return self._container.died
+
+    async def put_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """Write a file, creating directories. Raises Rejected, Exhausted."""
+        self._require_alive()
+        if self._container.files is not None:
+            await super().put_file(path, content, mode)
+        else:
+            await files.put(self._container, path, content, mode)
+
+    async def get_file(self, path: str, max_bytes: int) -> tuple[bytes, bool]:
+        """The file's first bytes, and whether there are more. Raises Rejected."""
+        self._require_alive()
+        if self._container.files is not None:
+            return await super().get_file(path, max_bytes)
+        return await files.get(self._container, path, max_bytes)
+
+    async def snapshot(self) -> str:
+        """Keep the files, the agent's processes held still meanwhile. Raises Exhausted, Unavailable."""
+        async with self._turn:
+            trees = self._reach()
+            await self._container.sweep(int(signal.SIGSTOP))
+            try:
+                return await asyncio.to_thread(self._snapshots.take, trees)
+            finally:
+                await self._container.sweep(int(signal.SIGCONT))
+
+    async def restore(self, snapshot: str) -> None:
+        """As new, with the files of a snapshot. Raises Rejected, Unavailable."""
+        self._snapshots.require(snapshot)
+        await self.reset()
+        await self.fill(snapshot)
+
+    async def fill(self, snapshot: str) -> None:
+        """Put the files of a snapshot into this fresh sandbox. Raises Rejected, Exhausted."""
+        await asyncio.to_thread(self._snapshots.put_back, snapshot, self._reach())
+
+    async def reset(self) -> None:
+        """As new: the container is removed and another made in its place."""
+        async with self._turn:
+            await self._drop_interpreter()
+            await self._container.remove()
+            self._container = await self._make()
+
+    async def destroy(self) -> None:
+        """Kill everything, free everything. Idempotent."""
+        if self._destroyed:
+            return
+        self._destroyed = True
+        try:
+            await self._container.remove()
+            async with self._turn:  # what ran has been told
+                await self._drop_interpreter()
+        finally:
+            self._on_destroyed()
+
+
+def _dead() -> CommandResult:
+    return CommandResult(Outcome.SANDBOX_DIED, error="the sandbox had already died")
