@@ -7,7 +7,8 @@ from tests.unit.rollout.world import JOB, World, byte_codec, group, make_world
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.job.v1.job_pb2 import Job, JobState
-from temper.api.rollout.v1.rollout_pb2 import GroupRecord, PolicyLoaded
+from temper.api.rollout.v1.rollout_pb2 import GroupRecord, GroupTable, PolicyLoaded
+from temper.api.trainer.v1.trainer_pb2 import TrainingState
 from temper.rollout import jobs
 from temper.rollout.engine.base import FinishReason
 from temper.rollout.players import PolicyPlayer
@@ -385,3 +386,106 @@ async def test_other_jobs_play_on_when_one_is_cancelled(world: World):
     assert await eventually_empty(world)
     assert await world.log.end("trajectories", JOB) is None
     assert await world.log.end("trajectories", "other") is not None
+
+
+async def play_across_a_swap(world: World, policy: str) -> tuple[GroupRecord, GroupTable, PolicyLoaded]:
+    """One group whose first turns have begun under version 0 and end after version 1 was swapped in."""
+    told = world.bus.events("temper.v1.evt.rollout.>", after=0)
+    await world.publisher.publish(0, swap_policy=policy)
+    await world.order(group(0))
+    await world.records()
+    engine = world.policies.engines()[JOB]
+    await engine.pause()
+    await world.order(group(1, max_staleness=3))
+    await eventually(lambda: engine.stats().waiting + engine.stats().running == 4)
+    await world.publisher.publish(1, seed=1, swap_policy=policy)
+    if policy == "wait":
+        await engine.resume()
+    await eventually(lambda: world.worker.jobs[JOB].served == 1)
+    await engine.resume()
+    record = (await world.records(2))[1]
+    _, loaded = [(await anext(told)).message(PolicyLoaded) for _ in range(2)]
+    await told.aclose()
+    return record, await world.table(record), loaded
+
+
+@pytest.mark.parametrize("policy", ["keep", "recompute", "requeue", "abort", "wait"])
+async def test_vllm_46125_a_job_says_what_an_update_does_to_what_runs_and_it_is_told(
+    world: World, policy: str
+):
+    record, table, loaded = await play_across_a_swap(world, policy)
+    assert loaded.version == 1
+    assert loaded.swap_policy == record.swap_policy == policy
+    for sample, row in zip(record.samples, table.samples, strict=True):
+        assert sample.sample_class in (common.SAMPLE_CLASS_SCORED, common.SAMPLE_CLASS_AGENT_FAILED)
+        assert row.weight_versions[-1].end == sample.action_tokens
+    if policy == "abort":
+        assert {sample.restarts for sample in record.samples} <= {0, 1}
+    else:
+        assert {sample.restarts for sample in record.samples} == {0}
+
+
+async def test_an_unknown_swap_policy_is_refused_and_the_old_version_serves_on(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    await world.publisher.publish(1, seed=1, swap_policy="sometimes")
+    said = await eventually(world.worker.complaints)
+    assert "sometimes" in said[JOB]
+    assert world.worker.jobs[JOB].served == 0
+
+
+async def test_a_worker_past_the_staleness_bound_fetches_nothing_and_its_presence_says_why(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0, max_staleness=0))
+    await world.records()
+    await world.publisher.publish(1, spoil="checksum")
+    await eventually(world.worker.complaints)
+    await world.order(group(1, max_staleness=0))
+    await world.order(group(2, max_staleness=0))
+    await eventually(world.worker.refuses)
+    status = Status(world.worker, world.policies, world.permits, world.metrics, world.clock, "fake")()
+    assert status[f"stale.{JOB}"] == "serves version 0, 1 is published, the staleness bound is 0"
+    assert "checksum" in str(status[f"problem.{JOB}"])
+    await world.publisher.publish(2, seed=2)
+    assert [record.index for record in await world.records(3)] == [0, 1, 2]
+
+
+async def test_a_record_and_its_table_say_how_the_numbers_were_made(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(3))
+    (record,) = await world.records()
+    table = await world.table(record)
+    assert (record.engine_identity.name, record.engine_identity.numeric) == ("fake", "hash")
+    assert table.engine == record.engine_identity
+    assert (table.sampling.temperature, table.sampling.max_tokens_per_turn) == (1.0, 32)
+    assert tuple(table.sampling.stop_token_ids) == byte_codec().stops
+    for stream, (sample, row) in enumerate(zip(record.samples, table.samples, strict=True)):
+        assert (row.seed, row.stream, row.attempt) == (3, stream, 1)
+        assert row.turns[-1].finish_reason == common.FINISH_REASON_STOP
+        assert row.turns[-1].stop_token == sample.stop_token == byte_codec().stops[0]
+        assert (row.attention, row.for_training, sample.for_training) == ("dense", True, True)
+        assert sample.kv_origin_lag == 0
+        assert sample.cached_tokens == sum(turn.cached_tokens for turn in row.turns)
+
+
+async def test_presence_tells_how_many_episodes_may_play(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    await eventually(lambda: not world.worker.running)
+    status = Status(world.worker, world.policies, world.permits, world.metrics, world.clock, "fake")()
+    seen = {name: status[name] for name in ("episodes_allowed", "episodes_playing", "episodes_waiting")}
+    assert seen == {"episodes_allowed": 256, "episodes_playing": 0, "episodes_waiting": 0}
+    assert status["kv_pressure"] == "grow"
+
+
+async def test_a_job_that_is_over_leaves_no_partial_samples(world: World):
+    for job in (JOB, "other"):
+        await world.blobs.put(f"partials/{job}/{job}-0/0-0.binpb", b"")
+    await world.publisher.publish(0, state=TrainingState.TRAINING_STATE_FINISHED)
+
+    async def left() -> bool:
+        return [ref.key async for ref in world.blobs.list("partials")] == ["partials/other/other-0/0-0.binpb"]
+
+    assert await eventually(left)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from tests.unit.rollout.world import JOB, Publisher, SandboxHost, group
 
@@ -96,6 +97,45 @@ async def test_a_killed_worker_leaves_its_group_to_the_next_and_a_drained_one_le
     second.send_signal(signal.SIGTERM)
     assert await second.wait() == 0
     assert second.pid not in [each.pid for each in await platform.presences()]
+
+
+@pytest.mark.parametrize(("flush_tokens", "saves"), [(1, True), (0, False)])
+async def test_what_a_killed_worker_had_generated_is_not_generated_again(
+    platform: Platform, flush_tokens: int, saves: bool
+):
+    """Killed with -9 when all samples are there and the group cannot be stored."""
+
+    async def stored() -> list[str]:
+        return [ref.key async for ref in platform.blobs.list("partials")]
+
+    async def all_played() -> bool:
+        if saves:
+            return len(await stored()) == 4
+        return bool(platform.host.calls)
+
+    blocked = platform.directory / "objects" / "groups"
+    blocked.write_bytes(b"")
+    await platform.bus.command(topology.cmd("rollout", JOB), group(0, seed=4), id="g0")
+    more = ("--set", f"worker.flush_tokens={flush_tokens}")
+    first = await platform.spawn(*more)
+    await eventually(all_played, within_s=START_S)
+    first.kill()
+    await first.wait()
+    blocked.unlink()
+    second = await platform.spawn(*more)
+    (record,) = await eventually(platform.records, within_s=START_S)
+    assert record.attempt == 2
+    generated = sum(sample.action_tokens for sample in record.samples)
+    assert sum(sample.resumed_tokens for sample in record.samples) == (generated if saves else 0)
+    table = GroupTable.FromString(await platform.blobs.get(record.table))
+    assert {turn.attempt for row in table.samples for turn in row.turns} == ({1} if saves else {2})
+
+    async def nothing() -> bool:
+        return not await stored()
+
+    assert await eventually(nothing)
+    second.kill()
+    await second.wait()
 
 
 async def test_a_mistake_in_the_settings_is_named_and_costs_no_traceback(platform: Platform):

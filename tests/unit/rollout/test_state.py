@@ -140,3 +140,51 @@ class WorkerMachine(RuleBasedStateMachine):
 
 TestWorkerMachine = WorkerMachine.TestCase
 TestWorkerMachine.settings = settings(deadline=None, max_examples=60)  # a busy machine is no failure
+
+
+def test_miles_1805_an_engine_that_came_back_plays_nothing_before_it_has_the_published_version():
+    worker = Worker(slots=2, policies=1)
+    worker.announce("a", 3, "d", fence=1)
+    worker.loaded("a", 3)
+    assert worker.offer(offer(version=2))
+    worker.engine_lost("a")
+    assert not worker.offer(offer(index=1, version=0))
+    worker.announce("a", 5, "e", fence=1)
+    worker.loaded("a", 4)  # loading had begun before the announcement
+    assert not worker.offer(offer(index=1, version=0))
+    worker.loaded("a", 5)
+    assert worker.offer(offer(index=1, version=0))
+    worker.announce("a", 6, "f", fence=1)
+    assert worker.offer(offer(index=2, version=5))  # one that has caught up may be a little behind
+
+
+def test_a_worker_past_the_staleness_bound_takes_nothing_and_says_why():
+    worker = Worker(slots=4, policies=2)
+    worker.announce("a", 0, "d", fence=1)
+    worker.loaded("a", 0)
+    bounded = replace(offer(), max_staleness=1)
+    assert worker.offer(bounded)
+    worker.announce("a", 1, "e", fence=1)
+    assert worker.offer(bounded)
+    assert not worker.refuses()
+    worker.announce("a", 2, "f", fence=1)
+    worker.load_failed("a", 2, "checksum")
+    assert not worker.offer(bounded)
+    assert worker.offer(offer(index=7))  # an evaluation names its version and has no bound
+    assert worker.refuses()
+    assert worker.overdue() == {"a": "serves version 0, 2 is published, the staleness bound is 1"}
+    worker.announce("b", 0, "d", fence=1)
+    worker.loaded("b", 0)
+    assert not worker.refuses()
+    worker.announce("a", 3, "g", fence=1)
+    worker.loaded("a", 3)
+    assert worker.overdue() == {}
+    assert worker.offer(bounded)
+
+
+def test_versions_are_too_old_by_the_announced_one():
+    worker = Worker(slots=1, policies=1)
+    assert not worker.too_old("a", 0, 0)
+    worker.announce("a", 4, "d", fence=1)
+    assert [worker.too_old("a", version, 2) for version in (1, 2, 4)] == [True, False, False]
+    assert not worker.too_old("a", 0, None)

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from google.protobuf import json_format
@@ -120,7 +121,7 @@ class Publisher:
     bus: Bus
 
     async def publish(
-        self, version: int, *, job: str = JOB, seed: int = 0, fence: int = 1, spoil: str = ""
+        self, version: int, *, job: str = JOB, seed: int = 0, fence: int = 1, spoil: str = "", **record: Any
     ) -> None:
         value = np.random.default_rng(seed).normal(size=(4, 4)).astype(np.float32)
         shard = await self.blobs.put(f"weights/{job}/{version}.safetensors", save({"w": value}))
@@ -135,8 +136,8 @@ class Publisher:
             manifest.files[name].CopyFrom(await self.blobs.put(f"files/{name}", content))
         raw = json_format.MessageToJson(manifest).encode()
         ref = await self.blobs.put(f"weights/{job}/{version}.json", raw)
-        record = PolicyRecord(job_id=job, version=version, manifest=ref, fence=fence)
-        await (await self.bus.kv("policies")).put(job, record.SerializeToString())
+        told = PolicyRecord(job_id=job, version=version, manifest=ref, fence=fence, **record)
+        await (await self.bus.kv("policies")).put(job, told.SerializeToString())
 
 
 @dataclass
