@@ -1,10 +1,11 @@
 """Every test of this folder runs over every engine; what an engine does not declare is skipped by name."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 from tests.conformance.rollout.engines import ENGINES, ROOMY, TIGHT, Kind, policy
+from tests.conformance.rollout.tensorrt_double import installed
 
 from temper.rollout.engine.base import Blocks, Engine, SwapPolicy
 from temper.runtime.testing import eventually
@@ -14,6 +15,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs(*capabilities): what an engine must declare for a test to apply"
     )
+
+
+@pytest.fixture(autouse=True)
+def _tensorrt_llm() -> Iterator[None]:
+    """The double in the vendor's place."""
+    with installed():
+        yield
 
 
 @pytest.fixture(params=sorted(ENGINES))

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 import torch
 from safetensors.torch import save
+from tests.conformance.rollout.tensorrt_double import share_in_process
 
 from temper.rollout.engine.base import Engine, PolicyFiles, SwapPolicy
 from temper.rollout.engine.fake import FakeEngine
+from temper.rollout.engine.tensorrt_llm.engine import TensorRtEngine
+from temper.rollout.engine.tensorrt_llm.workers import Options
 from temper.runtime.clock import SystemClock
 
 VOCAB, CONTEXT, SLOTS = 64, 96, 6
@@ -59,6 +62,11 @@ def make_fake(kv_tokens: int) -> Engine:
     return FakeEngine(SystemClock(), slots=SLOTS, max_context=CONTEXT, kv_tokens=kv_tokens)
 
 
+def make_tensorrt(_: int) -> Engine:
+    options = Options(slots=SLOTS, max_context=CONTEXT, prefill_tokens=64, tensor_parallel=2)
+    return TensorRtEngine(SystemClock(), options, share=share_in_process)
+
+
 ENGINES: dict[str, Kind] = {
     "torch": Kind(
         make_torch,
@@ -69,6 +77,11 @@ ENGINES: dict[str, Kind] = {
         make_fake,
         OPTIONS | {"stream", "pause", "blocks", "pool", "positions", "kept_kv"},
         frozenset(SwapPolicy),
+    ),
+    "tensorrt_llm": Kind(  # on the double
+        make_tensorrt,
+        frozenset({"top_logprobs", "stream", "pause"}),
+        frozenset(SwapPolicy) - {SwapPolicy.KEEP},
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from typing import Any
 
 import pytest
 from tests.conformance.rollout.asks import LONG, PROMPT, ask, assert_aligned
@@ -10,7 +11,7 @@ from tests.conformance.rollout.engines import ENGINES, OPTIONS, VOCAB, Kind
 from temper.rollout.engine.base import Engine, Sampling
 from temper.runtime.errors import Rejected
 
-VALUES = {
+VALUES: dict[str, Any] = {
     "penalties": {"frequency_penalty": 0.5},
     "logit_bias": {"logit_bias": ((3, 1.0),)},
     "top_logprobs": {"top_logprobs": 4},
@@ -38,7 +39,12 @@ async def test_vllm_11123_neighbours_with_other_seeds_change_nothing(engine: Eng
 
 async def test_vllm_42259_raw_processed_and_surviving_mass_are_told_and_agree(engine: Engine):
     """vllm#42259, trl#6789: at temperature 1, processed = raw - log S, for every way to truncate."""
-    ways = [{"top_k": 4}, {"top_p": 0.6}, {"min_p": 0.2}, {"top_k": 9, "top_p": 0.8, "min_p": 0.05}]
+    ways: list[dict[str, Any]] = [
+        {"top_k": 4},
+        {"top_p": 0.6},
+        {"min_p": 0.2},
+        {"top_k": 9, "top_p": 0.8, "min_p": 0.05},
+    ]
     for index, way in enumerate(ways):
         done = await engine.submit(ask(f"w{index}", **way))
         assert_aligned(done)
@@ -176,7 +182,7 @@ async def test_an_option_that_an_engine_does_not_declare_is_refused_by_name(
     ],
 )
 async def test_a_value_that_means_nothing_is_refused_and_the_engine_lives(
-    engine: Engine, values: dict[str, object], words: str
+    engine: Engine, values: dict[str, Any], words: str
 ):
     with pytest.raises(Rejected, match=words):
         engine.submit(ask("bad", **values))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from temper.rollout.engine.base import Completion, Emitted, FinishReason, Request, Sampling, Sink
-from temper.runtime.errors import Conflict, Rejected, Unavailable
+from temper.runtime.errors import Conflict, Rejected, TemperError, Unavailable
 
 
 class Desk:
@@ -76,6 +76,14 @@ class Desk:
     def forget(self, request_id: str) -> bool:
         """Stop keeping a sequence; says whether it was kept."""
         return self._kept.pop(request_id, None) is not None
+
+    def fail(self, request_id: str, error: TemperError) -> None:
+        """A request has no completion and never will."""
+        self._open.pop(request_id, None)
+        self._sinks.pop(request_id, None)
+        future = self._futures.pop(request_id, None)
+        if future is not None and not future.done():
+            future.set_exception(error)
 
     def fail_all(self) -> None:
         """The engine has stopped: nobody waits in vain."""

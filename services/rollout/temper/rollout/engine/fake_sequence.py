@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from temper.rollout.engine.base import Completion, FinishReason, Request
 from temper.rollout.engine.book import Block
-from temper.rollout.engine.made_up import Drawn
+from temper.rollout.engine.drawn import Drawn
 from temper.rollout.engine.spans import Spans
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temper.rollout.engine.base import Request, Sampling
+from temper.rollout.engine.drawn import Drawn, likeliest, log_softmax, support
 from temper.rollout.engine.stream import mix, stream_key, uniforms
 
 _SHARPNESS = 4.0  # spread of the logits: enough that a few tokens carry most of the mass
@@ -31,22 +32,6 @@ class Lengths:
         first, second = uniforms(key, np.arange(2, dtype=np.uint64))
         gauss = math.sqrt(-2 * math.log(1 - first)) * math.cos(2 * math.pi * second)
         return max(1, round(self.median * math.exp(self.sigma * gauss)))
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One output token."""
-
-    token: int
-    """Its id."""
-    raw: float
-    """As ``Completion.logprobs_raw``."""
-    processed: float
-    """As ``Completion.logprobs``."""
-    surviving: float
-    """As ``Completion.log_surviving_mass``."""
-    top: tuple[tuple[int, float], ...]
-    """As ``Completion.top_logprobs``."""
 
 
 def made_up_logits(tokens: Sequence[int], end: int, fingerprint: int, vocab: int) -> NDArray[np.float64]:
@@ -80,13 +65,13 @@ def draw(
     """
     sampling = request.sampling
     raw = log_softmax(logits)
-    top = tuple((int(token), float(raw[token])) for token in _likeliest(raw, sampling.top_logprobs))
+    top = likeliest(raw, sampling.top_logprobs)
     adjusted = _adjust(logits, sampling, tokens, outputs)
     if sampling.temperature == 0 and forced is None:
         token = int(adjusted.argmax())
         return Drawn(token, float(raw[token]), 0.0, 0.0, top)
     scaled = log_softmax(adjusted / (sampling.temperature or 1.0))
-    mass = np.where(_support(scaled, sampling), np.exp(scaled), 0.0)
+    mass = np.where(support(scaled, sampling), np.exp(scaled), 0.0)
     surviving = math.log(mass.sum()) if mass.min() == 0 else 0.0
     if forced == -1:
         mass[list(sampling.stop_token_ids)] = 0.0
@@ -96,16 +81,6 @@ def draw(
     token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
     token = forced if forced is not None and forced >= 0 else min(token, len(mass) - 1)
     return Drawn(token, float(raw[token]), float(scaled[token]) - surviving, surviving, top)
-
-
-def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log probabilities ``[vocab]``."""
-    shifted = logits - logits.max()
-    return shifted - math.log(np.exp(shifted).sum())
-
-
-def _likeliest(raw: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    return np.argsort(-raw, kind="stable")[:count] if count else np.empty(0, np.int64)
 
 
 def _adjust(
@@ -123,17 +98,3 @@ def _adjust(
     for token, addend in sampling.logit_bias:
         adjusted[token] += addend
     return adjusted
-
-
-def _support(scaled: NDArray[np.float64], sampling: Sampling) -> NDArray[np.bool_]:
-    """Top-k, then top-p, then min-p; the most likely token always stays."""
-    order = np.argsort(-scaled, kind="stable")
-    ranked = np.exp(scaled[order])
-    kept = np.arange(len(ranked)) < (sampling.top_k or len(ranked))
-    mass = np.where(kept, ranked, 0.0)
-    if sampling.top_p < 1:
-        kept &= (mass.cumsum() - mass) / mass.sum() < sampling.top_p
-    kept &= ranked >= sampling.min_p * ranked[0]
-    support = np.zeros(len(ranked), np.bool_)
-    support[order] = kept
-    return support
