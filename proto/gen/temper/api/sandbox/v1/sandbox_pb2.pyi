@@ -3,6 +3,7 @@ import datetime
 from buf.validate import validate_pb2 as _validate_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from temper.api.common.v1 import common_pb2 as _common_pb2
+from temper.api.sandbox.v1 import egress_pb2 as _egress_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -22,6 +23,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_PIDS_EXCEEDED: _ClassVar[Outcome]
     OUTCOME_DISK_FULL: _ClassVar[Outcome]
     OUTCOME_SANDBOX_DIED: _ClassVar[Outcome]
+    OUTCOME_OUTPUT_TRUNCATED: _ClassVar[Outcome]
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_OK: Outcome
 OUTCOME_TIMED_OUT: Outcome
@@ -30,6 +32,7 @@ OUTCOME_OOM_KILLED: Outcome
 OUTCOME_PIDS_EXCEEDED: Outcome
 OUTCOME_DISK_FULL: Outcome
 OUTCOME_SANDBOX_DIED: Outcome
+OUTCOME_OUTPUT_TRUNCATED: Outcome
 
 class ToolSpec(_message.Message):
     __slots__ = ("name", "description", "parameters_schema_json")
@@ -103,7 +106,7 @@ class MaterializeResponse(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskView, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., reward_min: _Optional[float] = ..., reward_max: _Optional[float] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("memory_bytes", "cpu_milli", "pids", "wall_s", "cpu_s", "output_bytes", "disk_bytes")
+    __slots__ = ("memory_bytes", "cpu_milli", "pids", "wall_s", "cpu_s", "output_bytes", "disk_bytes", "inodes", "guarantee")
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     PIDS_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +114,8 @@ class Limits(_message.Message):
     CPU_S_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INODES_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEE_FIELD_NUMBER: _ClassVar[int]
     memory_bytes: int
     cpu_milli: int
     pids: int
@@ -118,7 +123,21 @@ class Limits(_message.Message):
     cpu_s: float
     output_bytes: int
     disk_bytes: int
-    def __init__(self, memory_bytes: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., pids: _Optional[int] = ..., wall_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., output_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ...) -> None: ...
+    inodes: int
+    guarantee: Guarantee
+    def __init__(self, memory_bytes: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., pids: _Optional[int] = ..., wall_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., output_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., inodes: _Optional[int] = ..., guarantee: _Optional[_Union[Guarantee, _Mapping]] = ...) -> None: ...
+
+class Guarantee(_message.Message):
+    __slots__ = ("memory_bytes", "cpu_milli", "pids", "disk_bytes")
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    PIDS_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    memory_bytes: int
+    cpu_milli: int
+    pids: int
+    disk_bytes: int
+    def __init__(self, memory_bytes: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., pids: _Optional[int] = ..., disk_bytes: _Optional[int] = ...) -> None: ...
 
 class CommandResult(_message.Message):
     __slots__ = ("outcome", "exit_code", "signal", "stdout", "stderr", "output_truncated", "wall_s", "cpu_s", "peak_memory_bytes", "cgroup_mode")
@@ -167,16 +186,22 @@ class StepRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., command_id: _Optional[str] = ..., env: _Optional[_Union[_common_pb2.EnvRef, _Mapping]] = ..., split: _Optional[str] = ..., task_index: _Optional[int] = ..., call: _Optional[_Union[ToolCall, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., lease_s: _Optional[float] = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class StepResponse(_message.Message):
-    __slots__ = ("host", "observation", "result", "is_error")
+    __slots__ = ("host", "observation", "result", "is_error", "repairs", "refused", "submitted")
     HOST_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     IS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    REPAIRS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_FIELD_NUMBER: _ClassVar[int]
     host: str
     observation: str
     result: CommandResult
     is_error: bool
-    def __init__(self, host: _Optional[str] = ..., observation: _Optional[str] = ..., result: _Optional[_Union[CommandResult, _Mapping]] = ..., is_error: bool = ...) -> None: ...
+    repairs: _containers.RepeatedScalarFieldContainer[str]
+    refused: str
+    submitted: bool
+    def __init__(self, host: _Optional[str] = ..., observation: _Optional[str] = ..., result: _Optional[_Union[CommandResult, _Mapping]] = ..., is_error: bool = ..., repairs: _Optional[_Iterable[str]] = ..., refused: _Optional[str] = ..., submitted: bool = ...) -> None: ...
 
 class TranscriptEntry(_message.Message):
     __slots__ = ("call", "observation")
@@ -221,16 +246,20 @@ class FinishResponse(_message.Message):
     def __init__(self, reward: _Optional[float] = ..., solved: bool = ..., infra_error: _Optional[str] = ..., host: _Optional[str] = ..., verify_s: _Optional[float] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("session_id", "limits", "lease_s", "min_isolation")
+    __slots__ = ("session_id", "limits", "lease_s", "min_isolation", "needs", "egress")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     MIN_ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     limits: Limits
     lease_s: float
     min_isolation: str
-    def __init__(self, session_id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., lease_s: _Optional[float] = ..., min_isolation: _Optional[str] = ...) -> None: ...
+    needs: _containers.RepeatedScalarFieldContainer[str]
+    egress: _egress_pb2.EgressPolicy
+    def __init__(self, session_id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., lease_s: _Optional[float] = ..., min_isolation: _Optional[str] = ..., needs: _Optional[_Iterable[str]] = ..., egress: _Optional[_Union[_egress_pb2.EgressPolicy, _Mapping]] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("host", "epoch")
@@ -241,7 +270,7 @@ class AcquireResponse(_message.Message):
     def __init__(self, host: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ExecRequest(_message.Message):
-    __slots__ = ("session_id", "command_id", "argv", "stdin", "env", "cwd", "limits")
+    __slots__ = ("session_id", "command_id", "argv", "stdin", "env", "cwd", "limits", "stream")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +285,7 @@ class ExecRequest(_message.Message):
     ENV_FIELD_NUMBER: _ClassVar[int]
     CWD_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     command_id: str
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -263,7 +293,8 @@ class ExecRequest(_message.Message):
     env: _containers.ScalarMap[str, str]
     cwd: str
     limits: Limits
-    def __init__(self, session_id: _Optional[str] = ..., command_id: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., stdin: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+    stream: bool
+    def __init__(self, session_id: _Optional[str] = ..., command_id: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., stdin: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., cwd: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., stream: bool = ...) -> None: ...
 
 class ExecResponse(_message.Message):
     __slots__ = ("result",)
@@ -360,7 +391,7 @@ class GetCapabilitiesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetCapabilitiesResponse(_message.Message):
-    __slots__ = ("host", "backend", "isolation", "enforced", "advisory", "network_modes", "slots", "cgroup_mode")
+    __slots__ = ("host", "backend", "isolation", "enforced", "advisory", "network_modes", "slots", "cgroup_mode", "snapshots", "max_fork", "features", "guarantees", "start_cost")
     HOST_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +400,11 @@ class GetCapabilitiesResponse(_message.Message):
     NETWORK_MODES_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     CGROUP_MODE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_FORK_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEES_FIELD_NUMBER: _ClassVar[int]
+    START_COST_FIELD_NUMBER: _ClassVar[int]
     host: str
     backend: str
     isolation: str
@@ -377,7 +413,12 @@ class GetCapabilitiesResponse(_message.Message):
     network_modes: _containers.RepeatedScalarFieldContainer[str]
     slots: int
     cgroup_mode: str
-    def __init__(self, host: _Optional[str] = ..., backend: _Optional[str] = ..., isolation: _Optional[str] = ..., enforced: _Optional[_Iterable[str]] = ..., advisory: _Optional[_Iterable[str]] = ..., network_modes: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., cgroup_mode: _Optional[str] = ...) -> None: ...
+    snapshots: _containers.RepeatedScalarFieldContainer[str]
+    max_fork: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    guarantees: _containers.RepeatedScalarFieldContainer[str]
+    start_cost: str
+    def __init__(self, host: _Optional[str] = ..., backend: _Optional[str] = ..., isolation: _Optional[str] = ..., enforced: _Optional[_Iterable[str]] = ..., advisory: _Optional[_Iterable[str]] = ..., network_modes: _Optional[_Iterable[str]] = ..., slots: _Optional[int] = ..., cgroup_mode: _Optional[str] = ..., snapshots: _Optional[_Iterable[str]] = ..., max_fork: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., guarantees: _Optional[_Iterable[str]] = ..., start_cost: _Optional[str] = ...) -> None: ...
 
 class SessionRecord(_message.Message):
     __slots__ = ("session_id", "job_id", "host", "backend", "env", "acquired_at", "released_at", "commands", "cpu_s", "peak_memory_bytes", "limit_hits", "end", "create_s", "slowest_s")
