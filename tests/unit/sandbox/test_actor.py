@@ -32,7 +32,7 @@ class Caller:
 @pytest_asyncio.fixture
 async def caller(memory_platform: MemoryPlatform, tmp_path: Path) -> AsyncIterator[Caller]:
     made = World(tmp_path, memory_platform.clock)
-    actor = SandboxActor(made.host, made.episodes, LIMITS, slots=4)
+    actor = SandboxActor(made.host, made.episodes, made.control, LIMITS, slots=4)
     subscriptions = await actor.serve(memory_platform.bus)
     yield Caller(memory_platform.bus)
     for subscription in subscriptions:

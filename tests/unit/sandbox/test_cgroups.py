@@ -4,7 +4,7 @@ import pytest
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import cgroups, identity
-from temper.sandbox.engine.base import Limits
+from temper.sandbox.engine.base import Guarantee, Limits
 from temper.sandbox.engine.cgroups import Mode
 from temper.sandbox.engine.groups import GroupV1, GroupV2
 from temper.sandbox.engine.verdict import Counters
@@ -67,7 +67,12 @@ def test_the_first_version_sets_and_reads_its_files(tmp_path: Path) -> None:
     (directories["cpu"] / "cpu.stat").write_text("nr_periods 1\nthrottled_time 2000000000\n")
     (directories["cpuacct"] / "cpuacct.usage").write_text("1500000000\n")
     group = GroupV1(directories)
-    group.apply(Limits(memory_bytes=1000, pids=5, cpus=1.5))
+    (directories["memory"] / "memory.soft_limit_in_bytes").touch()
+    (directories["cpu"] / "cpu.shares").touch()
+    promised = Guarantee(memory_bytes=700, cpus=0.5, disk_bytes=50)
+    group.apply(Limits(memory_bytes=1000, pids=5, cpus=1.5, guarantee=promised))
+    assert (directories["memory"] / "memory.soft_limit_in_bytes").read_text() == "750"
+    assert (directories["cpu"] / "cpu.shares").read_text() == "512"
     assert (directories["memory"] / "memory.memsw.limit_in_bytes").read_text() == "1000"
     assert (directories["pids"] / "pids.max").read_text() == "5"
     assert (directories["cpu"] / "cpu.cfs_quota_us").read_text() == "150000"
@@ -85,11 +90,15 @@ def test_the_second_version_sets_and_reads_its_files(tmp_path: Path) -> None:
         "pids.events": "max 4\n",
         "memory.peak": "123\n",
         "memory.swap.max": "max",
+        "memory.low": "0",
+        "cpu.weight": "100",
         "cgroup.procs": "",
     }.items():
         (group_dir / name).write_text(text)
     group = GroupV2(group_dir)
-    group.apply(Limits(memory_bytes=1000, pids=5, cpus=0.5))
+    group.apply(Limits(memory_bytes=1000, pids=5, cpus=0.5, guarantee=Guarantee(memory_bytes=600, cpus=2)))
+    assert (group_dir / "memory.low").read_text() == "600"
+    assert (group_dir / "cpu.weight").read_text() == "200"
     assert (group_dir / "memory.max").read_text() == "1000"
     assert (group_dir / "memory.swap.max").read_text() == "0"
     assert (group_dir / "cpu.max").read_text() == "50000 100000"

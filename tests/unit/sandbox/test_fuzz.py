@@ -236,7 +236,7 @@ def test_no_request_gets_an_untyped_answer(tmp_path_factory: pytest.TempPathFact
     async def serve() -> None:
         world = World(tmp_path_factory.mktemp("world"), SystemClock())
         env = world.bundles.add()
-        actor = SandboxActor(world.host, world.episodes, LIMITS, slots=4)
+        actor = SandboxActor(world.host, world.episodes, world.control, LIMITS, slots=4)
         methods: dict[str, Any] = {
             name: getattr(world.episodes if name == "step" else actor, name) for name in METHODS
         }

@@ -10,8 +10,9 @@ from tests.unit.sandbox.worlds import LIMITS, world
 
 from temper.runtime.errors import Exhausted, Stale, Unavailable
 from temper.sandbox.engine.base import CommandResult, Evidence, Limits, Outcome, Sandbox
-from temper.sandbox.host import Purpose, SandboxHost
+from temper.sandbox.host import SandboxHost
 from temper.sandbox.state import End
+from temper.sandbox.tenancy import Purpose
 
 NOBODY = Purpose("job-1", "sum@1.0.0")
 

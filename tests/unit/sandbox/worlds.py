@@ -12,15 +12,19 @@ from prometheus_client import CollectorRegistry
 
 from temper.api.common.v1 import common_pb2
 from temper.api.sandbox.v1 import sandbox_pb2
+from temper.runtime.blobs import BlobStore
 from temper.runtime.clock import Clock, FakeClock
+from temper.sandbox.branching import Branches
+from temper.sandbox.control import Control
 from temper.sandbox.engine.base import Backend, Limits
 from temper.sandbox.engine.fake import FakeBackend
 from temper.sandbox.environments import EnvironmentHost
 from temper.sandbox.environments import Settings as EnvironmentSettings
 from temper.sandbox.episodes import Episodes
-from temper.sandbox.host import SandboxHost, Settings
+from temper.sandbox.host import SandboxHost
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
+from temper.sandbox.tenancy import Settings
 
 MANIFEST = """
 name = "sum"
@@ -129,6 +133,10 @@ class World:
         self.episodes = Episodes(
             self.host, self.environments, LIMITS, allow_weak=allow_weak, clock=clock, metrics=self.metrics
         )
+
+        self.branches = Branches(self.host, clock, lease_s=100.0)
+        self.blobs = BlobStore(f"file://{path / 'objects'}")
+        self.control = Control(self.host, self.branches, LIMITS, self.blobs)
 
     async def close(self) -> None:
         await self.environments.close()

@@ -14,11 +14,13 @@ from temper.runtime import topology
 from temper.runtime.bus.base import Bus, Subscription
 from temper.runtime.envelope import Envelope
 from temper.runtime.errors import Rejected
-from temper.sandbox.convert import capabilities_message, merge_limits, result_message
+from temper.sandbox.control import Control
+from temper.sandbox.convert import capabilities_message, merge_limits, require, result_message
 from temper.sandbox.engine.base import Command, CommandResult, Isolation, Limits, Sandbox
 from temper.sandbox.episodes import Episodes
-from temper.sandbox.host import Purpose, SandboxHost
+from temper.sandbox.host import SandboxHost
 from temper.sandbox.state import End
+from temper.sandbox.tenancy import Purpose
 
 ANY = "any"
 MAX_FILE = 512 << 10
@@ -28,9 +30,11 @@ Method = Callable[[Any], Awaitable[Message]]
 
 
 class SandboxActor:
-    """Every method of `SandboxService` by name, and the subjects they are served on."""
+    """Every method of `SandboxService` and `SandboxControlService` by name, and the subjects they are served on."""
 
-    def __init__(self, host: SandboxHost, episodes: Episodes, limits: Limits, *, slots: int) -> None:
+    def __init__(
+        self, host: SandboxHost, episodes: Episodes, control: Control, limits: Limits, *, slots: int
+    ) -> None:
         self._host = host
         self._episodes = episodes
         self._limits = limits
@@ -47,6 +51,7 @@ class SandboxActor:
             "Release": (sandbox_pb2.ReleaseRequest, self.release),
             "ListSessions": (sandbox_pb2.ListSessionsRequest, self.list_sessions),
             "GetCapabilities": (sandbox_pb2.GetCapabilitiesRequest, self.get_capabilities),
+            **control.methods(),
         }
 
     async def serve(self, bus: Bus) -> list[Subscription]:
@@ -72,6 +77,7 @@ class SandboxActor:
         """Take a bare sandbox under a lease."""
         self._require(request.min_isolation)
         limits = merge_limits(self._limits, request.limits)
+        require(self._host.backend.capabilities, request.needs, limits)
         epoch = await self._host.acquire(request.session_id, limits, request.lease_s, Purpose())
         return sandbox_pb2.AcquireResponse(host=self._host.name, epoch=epoch)
 
@@ -93,7 +99,9 @@ class SandboxActor:
         command = Command(tuple(request.argv), request.stdin, dict(request.env), request.cwd)
 
         async def work(sandbox: Sandbox) -> CommandResult:
-            return await sandbox.execute(command, limits)
+            desk = self._host.desk(request.session_id)
+            async with desk.streaming(request.command_id, wanted=request.stream) as sink:
+                return await sandbox.execute(command, limits, sink)
 
         result = await self._host.run(request.session_id, request.command_id, work)
         mode = self._host.backend.capabilities.cgroup_mode

@@ -5,13 +5,16 @@ from temper.runtime.service import Context
 from temper.runtime.telemetry import get_logger
 from temper.sandbox import environments
 from temper.sandbox.actor import SandboxActor
+from temper.sandbox.branching import Branches
 from temper.sandbox.config import SandboxConfig
+from temper.sandbox.control import Control
 from temper.sandbox.engine.base import Backend, Limits
 from temper.sandbox.episodes import Episodes
-from temper.sandbox.host import SandboxHost, Settings
+from temper.sandbox.host import SandboxHost
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
 from temper.sandbox.recorder import Recorder
+from temper.sandbox.tenancy import Settings
 
 
 def make_backend(config: SandboxConfig) -> Backend:
@@ -83,7 +86,8 @@ async def build(context: Context[SandboxConfig]) -> None:
     episodes = Episodes(
         host, worlds, limits, allow_weak=config.allow_weak, clock=context.clock, metrics=metrics
     )
-    actor = SandboxActor(host, episodes, limits, slots=config.slots)
+    control = Control(host, Branches(host, context.clock, config.lease_s), limits, context.blobs)
+    actor = SandboxActor(host, episodes, control, limits, slots=config.slots)
     subscriptions = await actor.serve(context.bus)
 
     async def leave() -> None:

@@ -1,12 +1,25 @@
 """Settings of the sandbox service. `sandbox.toml` states every default with a comment."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from temper.runtime.config import Section, ServiceConfig
-from temper.sandbox.engine.base import Limits
+from temper.sandbox.engine.base import Guarantee, Limits
+
+
+class GuaranteeConfig(Section):
+    """What each sandbox is promised where a request says nothing; 0 promises nothing."""
+
+    memory_bytes: int = Field(default=0, ge=0)
+    """Memory reclaimed from others first; the host takes no more sandboxes than it has memory for."""
+    cpus: float = Field(default=0.0, ge=0)
+    """Cores when everybody wants some."""
+    pids: int = Field(default=0, ge=0)
+    """Processes and threads."""
+    disk_bytes: int = Field(default=0, ge=0)
+    """Bytes of writable disk; they lie in memory."""
 
 
 class LimitsConfig(Section):
@@ -30,10 +43,15 @@ class LimitsConfig(Section):
     """Size of one file."""
     grace_s: float = Field(default=0.2, ge=0, le=10)
     """Seconds between TERM and KILL at a limit."""
+    inodes: int = Field(default=65_536, ge=64)
+    """Files and directories of /work, and again of /tmp."""
+    guarantee: GuaranteeConfig = GuaranteeConfig()
+    """The other number of each resource."""
 
     def build(self) -> Limits:
         """As the backends take them."""
-        return Limits(cpu_s=None, **self.model_dump())
+        values: dict[str, Any] = self.model_dump() | {"guarantee": Guarantee(**self.guarantee.model_dump())}
+        return Limits(cpu_s=None, **values)
 
 
 class SandboxConfig(ServiceConfig):

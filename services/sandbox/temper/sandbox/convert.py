@@ -1,10 +1,12 @@
 """Between the contract's messages and the backends' types. Pure."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from temper.api.sandbox.v1 import sandbox_pb2
-from temper.sandbox.engine.base import Capabilities, CommandResult, Limits, Outcome
+from temper.runtime.errors import Rejected
+from temper.sandbox.engine.base import FLAGS, Capabilities, CommandResult, Guarantee, Limits, Outcome
 
 _OUTCOMES: Final = {
     Outcome.OK: sandbox_pb2.OUTCOME_OK,
@@ -13,7 +15,7 @@ _OUTCOMES: Final = {
     Outcome.OOM_KILLED: sandbox_pb2.OUTCOME_OOM_KILLED,
     Outcome.PIDS_EXCEEDED: sandbox_pb2.OUTCOME_PIDS_EXCEEDED,
     Outcome.DISK_FULL: sandbox_pb2.OUTCOME_DISK_FULL,
-    Outcome.OUTPUT_TRUNCATED: sandbox_pb2.OUTCOME_OK,  # the contract says it with `output_truncated`
+    Outcome.OUTPUT_TRUNCATED: sandbox_pb2.OUTCOME_OUTPUT_TRUNCATED,
     Outcome.SANDBOX_DIED: sandbox_pb2.OUTCOME_SANDBOX_DIED,
 }
 _NAMES: Final = {"cpus": "cpu_milli"}  # the contract counts cores in thousandths
@@ -24,7 +26,7 @@ MAX_OUTPUT: Final = 262_144
 def merge_limits(default: Limits, asked: sandbox_pb2.Limits) -> Limits:
     """`default` with the numbers that are set in `asked`."""
     fields: dict[str, Any] = {}
-    for name in ("memory_bytes", "pids", "disk_bytes", "output_bytes"):
+    for name in ("memory_bytes", "pids", "disk_bytes", "output_bytes", "inodes"):
         value = getattr(asked, name)
         if value:
             fields[name] = min(value, MAX_OUTPUT) if name == "output_bytes" else value
@@ -34,9 +36,36 @@ def merge_limits(default: Limits, asked: sandbox_pb2.Limits) -> Limits:
         fields["wall_s"] = asked.wall_s
     if asked.cpu_s > 0:
         fields["cpu_s"] = asked.cpu_s
+    if asked.HasField("guarantee"):
+        fields["guarantee"] = _guarantee(default.guarantee, asked.guarantee)
     limits = replace(default, **fields)
     # A full disk shall say ENOSPC before its pages run the sandbox out of memory.
     return replace(limits, disk_bytes=min(limits.disk_bytes, limits.memory_bytes // 4))
+
+
+def require(has: Capabilities, needs: Iterable[str], limits: Limits) -> None:
+    """Refuse what the backend lacks before anything has begun. Raises Rejected naming it."""
+    promised = asdict(limits.guarantee)
+    missing = [
+        *has.missing(needs),
+        *(f"guarantee:{name}" for name in promised if promised[name] and name not in has.guarantees),
+    ]
+    if missing:
+        raise Rejected(
+            f"the {has.backend} backend lacks {', '.join(missing)}",
+            field="needs",
+            hint="ask a host with another backend",
+        )
+
+
+def _guarantee(default: Guarantee, asked: sandbox_pb2.Guarantee) -> Guarantee:
+    cpus = asked.cpu_milli / 1000 if asked.cpu_milli else default.cpus
+    return Guarantee(
+        asked.memory_bytes or default.memory_bytes,
+        cpus,
+        asked.pids or default.pids,
+        asked.disk_bytes or default.disk_bytes,
+    )
 
 
 def result_message(result: CommandResult, cgroup_mode: str) -> sandbox_pb2.CommandResult:
@@ -66,4 +95,9 @@ def capabilities_message(host: str, slots: int, has: Capabilities) -> sandbox_pb
         network_modes=has.network_modes,
         slots=slots,
         cgroup_mode=has.cgroup_mode,
+        snapshots=has.snapshots,
+        max_fork=has.max_fork,
+        features=sorted(flag for flag in FLAGS if has.has(flag)),
+        guarantees=sorted(_NAMES.get(name, name) for name in has.guarantees),
+        start_cost=has.start_cost.value,
     )

@@ -9,69 +9,25 @@ for the same task or gets its kept result.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.message import Message
 
 from temper.api.sandbox.v1 import sandbox_pb2
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Exhausted, Stale, TemperError, Unavailable
-from temper.sandbox.engine.base import Backend, CommandResult, Limits, Outcome, Sandbox
+from temper.sandbox.desk import Desk
+from temper.sandbox.engine.base import Backend, CommandResult, Limits, Sandbox
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
+from temper.sandbox.promises import Promises, of_this_machine
 from temper.sandbox.state import End, Session, Sessions, Verdict
+from temper.sandbox.tenancy import Purpose, Settings, Tenancy, stamp
 
-Reply = CommandResult | sandbox_pb2.FinishResponse
-Work = Callable[[Sandbox], Awaitable[CommandResult]]
+Reply = CommandResult | Message
+R = TypeVar("R", bound=Reply)
+Work = Callable[[Sandbox], Awaitable[R]]
 Publish = Callable[[sandbox_pb2.SessionRecord], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the operator decides. Example: `Settings(slots=64)`."""
-
-    slots: int
-    """Most sessions at once."""
-    lease_s: float = 300.0
-    """Lease where the caller names none."""
-    admission_wait_s: float = 10.0
-    """Seconds a new session waits for a slot."""
-    reap_every_s: float = 1.0
-    """Seconds between two looks for overdue leases."""
-    drain_s: float = 10.0
-    """Seconds that running commands get when the host drains."""
-
-
-@dataclass(frozen=True, slots=True)
-class Purpose:
-    """What a session is for; goes into its record. Example: `Purpose("job-7", "calc@1.0.0")`."""
-
-    job_id: str = ""
-    """Job."""
-    env: str = ""
-    """Environment and version."""
-
-
-@dataclass(slots=True)
-class _Tenancy:
-    """A live sandbox with what its record will say."""
-
-    sandbox: Sandbox
-    purpose: Purpose
-    acquired_at: float
-    create_s: float
-    cpu_s: float = 0.0
-    peak: int = 0
-    slowest_s: float = 0.0
-    hits: dict[str, int] = field(default_factory=dict[str, int])
-
-    def saw(self, result: CommandResult) -> None:
-        self.cpu_s += result.evidence.cpu_s
-        self.peak = max(self.peak, result.evidence.peak_memory_bytes)
-        self.slowest_s = max(self.slowest_s, result.evidence.wall_s)
-        if result.outcome is not Outcome.OK:
-            self.hits[result.outcome.value] = self.hits.get(result.outcome.value, 0) + 1
 
 
 class SandboxHost:
@@ -96,9 +52,10 @@ class SandboxHost:
         self._clock = clock
         self._metrics = metrics
         self._publish = publish
-        self._tenants: dict[str, _Tenancy] = {}
+        self._tenants: dict[str, Tenancy] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
-        self._commands: dict[tuple[str, str], asyncio.Task[CommandResult]] = {}
+        self._commands: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        self._promises = Promises(of_this_machine())
         self._freed = asyncio.Event()
 
     async def acquire(self, name: str, limits: Limits, lease_s: float, purpose: Purpose) -> int:
@@ -146,20 +103,32 @@ class SandboxHost:
 
     async def _create(self, name: str, epoch: int, limits: Limits, purpose: Purpose) -> None:
         started = self._clock.monotonic()
-        sandbox = self._pool.take(limits)
-        pooled = sandbox is not None
+        sandbox: Sandbox | None = None
         try:
+            self._promises.give(name, limits.guarantee)
+            sandbox = self._pool.take(limits)
+            pooled = sandbox is not None
             sandbox = sandbox or await self._make(name, limits)
         except TemperError:
-            self.sessions.failed(name, epoch)
-            self._freed.set()
+            self.failed(name, epoch)
             raise
         took = self._clock.monotonic() - started
         if not self.sessions.created(name, epoch):  # it ended while its sandbox was being made
             await sandbox.destroy()
             raise Stale(f"session {name!r} ended while it was being made", field="session_id")
         self._metrics.created.observe(took)
-        self._tenants[name] = _Tenancy(sandbox, purpose, self._clock.now(), 0.0 if pooled else took)
+        self.settle(name, sandbox, limits, purpose, 0.0 if pooled else took)
+
+    def failed(self, name: str, epoch: int) -> None:
+        """No sandbox came to be for this session."""
+        self._promises.release(name)
+        self.sessions.failed(name, epoch)
+        self._freed.set()
+
+    def settle(self, name: str, sandbox: Sandbox, limits: Limits, purpose: Purpose, took: float) -> None:
+        """Give a session its sandbox for good; `took` seconds went into making it."""
+        desk = Desk(self._clock)
+        self._tenants[name] = Tenancy(sandbox, limits, purpose, desk, self._clock.now(), took)
         self._metrics.sessions.set(len(self.sessions))
 
     def _created(self, name: str, task: asyncio.Task[None]) -> None:
@@ -168,20 +137,19 @@ class SandboxHost:
         if not task.cancelled():
             task.exception()  # every waiter raises it itself; a creation nobody waits for is counted by the machine
 
-    async def run(self, name: str, command_id: str, work: Work) -> CommandResult:
-        """Run `work` in a live session once per command id. Raises Stale, Unavailable."""
+    async def run(self, name: str, command_id: str, work: Work[R]) -> R:
+        """Run `work` in a live session once per command id; a repeat gets its reply. Raises Stale, Unavailable."""
         running = self._commands.get((name, command_id))
         if running is None:
             decision = self.sessions.start(name, command_id, now=self._clock.monotonic())
             if decision.verdict is Verdict.CACHED:
-                assert isinstance(decision.result, CommandResult)
-                return decision.result
+                return cast("R", decision.result)
             running = asyncio.create_task(self._command(name, decision.epoch, command_id, work))
             self._commands[name, command_id] = running
             running.add_done_callback(lambda _: self._commands.pop((name, command_id), None))
         return await asyncio.shield(running)
 
-    async def _command(self, name: str, epoch: int, command_id: str, work: Work) -> CommandResult:
+    async def _command(self, name: str, epoch: int, command_id: str, work: Work[R]) -> R:
         tenant = self._tenants[name]
         try:
             result = await work(tenant.sandbox)
@@ -189,16 +157,26 @@ class SandboxHost:
             self.sessions.complete(name, epoch, command_id, None, now=self._clock.monotonic())
             raise
         self.sessions.complete(name, epoch, command_id, result, now=self._clock.monotonic())
-        tenant.saw(result)
-        self._metrics.saw(result)
+        if isinstance(result, CommandResult):
+            tenant.saw(result)
+            self._metrics.saw(result)
         return result
 
     def sandbox(self, name: str) -> Sandbox:
         """The sandbox of a live session, for files. Raises Stale."""
+        return self.tenant(name).sandbox
+
+    def desk(self, name: str) -> Desk:
+        """What is open in a live session. Raises Stale."""
+        return self.tenant(name).desk
+
+    def tenant(self, name: str) -> Tenancy:
+        """A live session. Raises Stale."""
         tenant = self._tenants.get(name)
         if tenant is None:
             raise Stale(f"session {name!r} is not here", field="session_id", hint="start another session")
-        return tenant.sandbox
+        self.sessions.touch(name, now=self._clock.monotonic())
+        return tenant
 
     async def end(self, name: str, how: End, reply: Reply | None = None) -> bool:
         """End a session and destroy its sandbox; True if there was one. A tombstone keeps `reply`."""
@@ -209,13 +187,17 @@ class SandboxHost:
             return False
         self._metrics.sessions.set(len(self.sessions))
         self._metrics.ended.labels(how.value).inc()
+        self._promises.release(name)
         if tenant is not None:
+            tenant.desk.clear()
             await tenant.sandbox.destroy()
+            for snapshot in tenant.desk.timeline.clear():
+                await self.backend.forget(snapshot)
             self._freed.set()
             self._publish(self._record(session, tenant, how))
         return tenant is not None
 
-    def _record(self, session: Session[Reply], tenant: _Tenancy, how: End) -> sandbox_pb2.SessionRecord:
+    def _record(self, session: Session[Reply], tenant: Tenancy, how: End) -> sandbox_pb2.SessionRecord:
         return sandbox_pb2.SessionRecord(
             session_id=session.name,
             job_id=tenant.purpose.job_id,
@@ -281,10 +263,3 @@ class SandboxHost:
             with contextlib.suppress(Unavailable):
                 await self.end(session.name, End.DRAINED)
         await self._pool.close()
-
-
-def stamp(seconds: float) -> Timestamp:
-    """Unix seconds as a protobuf timestamp."""
-    value = Timestamp()
-    value.FromNanoseconds(int(seconds * 1e9))
-    return value

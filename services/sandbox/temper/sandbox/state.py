@@ -71,6 +71,8 @@ class Session(Generic[R]):
     """Replies of the last commands, by id."""
     commands: int = 0
     """Commands begun."""
+    begun: dict[str, int] = field(default_factory=dict[str, int])
+    """Which one it was, by the id of a kept reply: counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ class Sessions(Generic[R]):
             raise Conflict(f"command {command!r} is running", field="command_id", hint="wait for its reply")
         session.running.add(command)
         session.commands += 1
+        session.begun[command] = session.commands
         return Decision(Verdict.RUN, session.epoch)
 
     def complete(self, name: str, epoch: int, command: str, result: R | None, *, now: float) -> None:
@@ -167,10 +170,37 @@ class Sessions(Generic[R]):
             return
         session.running.discard(command)
         session.expires_at = max(session.expires_at, now + session.lease_s)
-        if result is not None:
-            session.results[command] = result
-            while len(session.results) > self._kept_results:
-                session.results.popitem(last=False)
+        if result is None:
+            session.begun.pop(command, None)
+            return
+        session.results[command] = result
+        while len(session.results) > self._kept_results:
+            oldest, _ = session.results.popitem(last=False)
+            session.begun.pop(oldest, None)
+
+    def rewind(self, name: str, commands: int) -> int:
+        """Forget the replies of all but the first `commands` commands: their ids run anew. Returns how many.
+
+        Raises Stale when the session is gone, Conflict while a command runs.
+        """
+        session = self._require(name)
+        if session.running:
+            raise Conflict("a command is running", field="session_id", hint="wait for its reply")
+        late = [command for command, ordinal in session.begun.items() if ordinal > commands]
+        for command in late:
+            del session.begun[command]
+            session.results.pop(command, None)
+        return len(late)
+
+    def touch(self, name: str, *, now: float) -> None:
+        """Any use of a session extends its lease; one that is gone is passed over."""
+        session = self._live.get(name)
+        if session is not None:
+            session.expires_at = max(session.expires_at, now + session.lease_s)
+
+    def commands(self, name: str) -> int:
+        """How many commands a live session has begun. Raises Stale."""
+        return self._require(name).commands
 
     def renew(self, name: str, epoch: int, *, now: float, lease_s: float) -> None:
         """Set the lease. Raises Stale for an ended session or an older epoch, Rejected for a bad lease."""

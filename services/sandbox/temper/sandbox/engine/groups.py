@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from temper.runtime.errors import Unavailable
-from temper.sandbox.engine.base import Limits
+from temper.sandbox.engine.base import Guarantee, Limits
 from temper.sandbox.engine.verdict import Counters
 
 _PERIOD_US: Final = 100_000
+_FAIR_CORES: Final = 1.0  # what a sandbox without a promise weighs
+_SHARES_OF_A_CORE: Final = 1024
+_WEIGHT_OF_A_CORE: Final = 100
+_MOST_WEIGHT: Final = 10_000
+
+_Applied = tuple[int, int, float, Guarantee]
+
+
+def _sure_memory(promised: Guarantee) -> int:
+    """Files of a sandbox lie in its memory, so what is promised of the disk is promised of that."""
+    return promised.memory_bytes + promised.disk_bytes
 
 
 class Group(Protocol):
@@ -80,7 +91,7 @@ class GroupV1:
         for directory in directories.values():
             directory.mkdir(parents=True, exist_ok=True)
         self._directories = directories
-        self._limits: tuple[int, int, float] | None = None
+        self._limits: _Applied | None = None
         memory, pids = directories["memory"], directories["pids"]
         meters = {
             "peak": memory / "memory.max_usage_in_bytes",
@@ -96,13 +107,19 @@ class GroupV1:
 
     def apply(self, limits: Limits) -> None:
         """Set the limits of the next sandbox."""
-        wanted = (limits.memory_bytes, limits.pids, limits.cpus)
+        wanted = (limits.memory_bytes, limits.pids, limits.cpus, limits.guarantee)
         if wanted == self._limits:
             return
         self._set_memory(limits.memory_bytes)
         _write(self._directories["pids"] / "pids.max", limits.pids)
         _write(self._directories["cpu"] / "cpu.cfs_period_us", _PERIOD_US)
         _write(self._directories["cpu"] / "cpu.cfs_quota_us", int(limits.cpus * _PERIOD_US))
+        promised = limits.guarantee
+        _write_if_there(
+            self._directories["memory"] / "memory.soft_limit_in_bytes", _sure_memory(promised) or -1
+        )
+        shares = int((promised.cpus or _FAIR_CORES) * _SHARES_OF_A_CORE)
+        _write_if_there(self._directories["cpu"] / "cpu.shares", max(2, shares))
         self._limits = wanted
 
     def _set_memory(self, limit: int) -> None:
@@ -143,7 +160,7 @@ class GroupV2:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._limits: tuple[int, int, float] | None = None
+        self._limits: _Applied | None = None
         meters = {
             "cpu": "cpu.stat",
             "oom": "memory.events",
@@ -156,13 +173,17 @@ class GroupV2:
 
     def apply(self, limits: Limits) -> None:
         """Set the limits of the next sandbox."""
-        wanted = (limits.memory_bytes, limits.pids, limits.cpus)
+        wanted = (limits.memory_bytes, limits.pids, limits.cpus, limits.guarantee)
         if wanted == self._limits:
             return
         _write(self._directory / "memory.max", limits.memory_bytes)
         _write_if_there(self._directory / "memory.swap.max", 0)
         _write(self._directory / "pids.max", limits.pids)
         _write(self._directory / "cpu.max", f"{int(limits.cpus * _PERIOD_US)} {_PERIOD_US}")
+        promised = limits.guarantee
+        _write_if_there(self._directory / "memory.low", _sure_memory(promised))
+        weight = int((promised.cpus or _FAIR_CORES) * _WEIGHT_OF_A_CORE)
+        _write_if_there(self._directory / "cpu.weight", min(max(1, weight), _MOST_WEIGHT))
         self._limits = wanted
 
     def join_descriptors(self) -> list[int]:

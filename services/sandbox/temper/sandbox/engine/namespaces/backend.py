@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 from temper.runtime.errors import TemperError, Unavailable
 from temper.sandbox.engine import cgroups, identity, records
-from temper.sandbox.engine.base import Capabilities, Isolation, Limits
+from temper.sandbox.engine.base import Capabilities, Guarantee, Isolation, Limits
 from temper.sandbox.engine.guest import syscalls
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
 from temper.sandbox.engine.slots import OFFERED, SlotBackend, guest_basis, rlimits
@@ -93,6 +94,7 @@ class NamespacesBackend(SlotBackend):
             enforced=frozenset(_HOST_ENFORCED) | (counted | {"cpu_s"} if grouped else frozenset()),
             advisory=frozenset() if grouped else frozenset(counted | {"cpu_s"}),
             cgroup_mode=self._layout.mode.value,
+            guarantees=frozenset(each.name for each in fields(Guarantee)) if grouped else frozenset(),
             **OFFERED,
             notes=tuple(notes),
         )
