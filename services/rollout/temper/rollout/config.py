@@ -9,11 +9,30 @@ from pydantic import Field
 from temper.runtime.config import Section, ServiceConfig
 
 
+class TensorRtConfig(Section):
+    """Options that only ``tensorrt_llm`` has."""
+
+    tensor_parallel: int = Field(default=1, ge=1, le=8)
+    """GPUs of this machine over which each layer is cut."""
+    dtype: Literal["auto", "bfloat16", "float16"] = "auto"
+    """Of the weights; ``auto`` follows config.json."""
+    kv_fraction: float = Field(default=0.9, gt=0, lt=1)
+    """Share of the GPU memory left after the weights that the KV cache takes."""
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    """Of the KV cache; with ``fp8`` logprobs are marked as not for training."""
+    prefix_reuse: bool = True
+    """Whether KV of equal prefixes is shared."""
+    logits_mb: int = Field(default=512, ge=0)
+    """Most MiB of logits that a request may ship, as sampling other than greedy or plain softmax needs; 0 refuses it."""
+    swap_wait_s: float = Field(default=600.0, gt=0)
+    """Seconds that a weight swap or a pause waits for requests in flight."""
+
+
 class EngineConfig(Section):
     """The inference engine; one instance serves one job's policy."""
 
-    name: Literal["torch", "fake"] = "torch"
-    """Vendor: ``torch`` on CPU, or the twin without a model."""
+    name: Literal["torch", "fake", "tensorrt_llm"] = "torch"
+    """Vendor: ``torch`` on CPU, ``tensorrt_llm`` on NVIDIA GPUs, or the twin without a model."""
     slots: int = Field(default=128, ge=1, le=4096)
     """Most sequences in a decode batch."""
     max_context: int = Field(default=4096, ge=16)
@@ -28,6 +47,8 @@ class EngineConfig(Section):
     """Threads of one operation (torch)."""
     step_seconds: float = Field(default=0.0, ge=0.0)
     """Simulated seconds of a decode step (fake)."""
+    tensorrt_llm: TensorRtConfig = TensorRtConfig()
+    """Options that only ``tensorrt_llm`` has."""
 
 
 class WorkerConfig(Section):

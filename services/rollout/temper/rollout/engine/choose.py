@@ -10,24 +10,77 @@ from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected
 
 
+# Options that not every engine has. Elsewhere, any value but the default would be without effect: it is refused.
+_ONLY = {
+    "prefill_tokens": ("torch", "tensorrt_llm"),
+    "kept_tokens": ("torch",),
+    "batch_invariant": ("torch",),
+    "threads": ("torch",),
+    "step_seconds": ("fake",),
+    "tensorrt_llm": ("tensorrt_llm",),
+}
+
+
 def make_engine(config: EngineConfig, clock: Clock) -> Engine:
-    """An engine that is not started yet. Raises ``Rejected`` when its vendor is not installed."""
+    """An engine that is not started yet.
+
+    Raises ``Rejected`` when its vendor is not installed, or for an option that would have no effect on it.
+    """
+    _refuse_idle_options(config)
+    if config.name == "tensorrt_llm":
+        return _make_tensorrt(config, clock)
     if config.name == "fake":
         from temper.rollout.engine.fake import FakeEngine
 
         return FakeEngine(
             clock, slots=config.slots, max_context=config.max_context, step_seconds=config.step_seconds
         )
-    if find_spec("torch") is None:
-        raise Rejected("torch is not installed", field="engine.name", hint="pip install 'temper-rl[rollout]'")
+    _need_torch()
     from temper.rollout.engine.torch.engine import TorchEngine
 
     return TorchEngine(
         slots=config.slots,
         max_context=config.max_context,
         prefill_tokens=config.prefill_tokens,
-        kept_tokens=config.kept_tokens,
+        kv_tokens=config.kv_tokens,
         threads=config.threads,
         batch_invariant=config.batch_invariant,
         monotonic=clock.monotonic,
     )
+
+
+def _make_tensorrt(config: EngineConfig, clock: Clock) -> Engine:
+    _need_torch()
+    from temper.rollout.engine.tensorrt_llm.engine import TensorRtEngine
+    from temper.rollout.engine.tensorrt_llm.workers import Options
+
+    own = config.tensorrt_llm
+    options = Options(
+        slots=config.slots,
+        max_context=config.max_context,
+        prefill_tokens=config.prefill_tokens,
+        tensor_parallel=own.tensor_parallel,
+        dtype=own.dtype,
+        kv_fraction=own.kv_fraction,
+        kv_dtype=own.kv_dtype,
+        prefix_reuse=own.prefix_reuse,
+        logits_bytes=own.logits_mb << 20,
+        swap_wait_s=own.swap_wait_s,
+    )
+    return TensorRtEngine(clock, options)
+
+
+def _need_torch() -> None:
+    if find_spec("torch") is None:
+        raise Rejected("torch is not installed", field="engine.name", hint="pip install 'temper-rl[rollout]'")
+
+
+def _refuse_idle_options(config: EngineConfig) -> None:
+    defaults = EngineConfig()
+    for name, engines in _ONLY.items():
+        if config.name not in engines and getattr(config, name) != getattr(defaults, name):
+            raise Rejected(
+                f"has no effect on the engine {config.name}",
+                field=f"engine.{name}",
+                hint=f"leave it out, or choose {' or '.join(engines)}",
+            )
