@@ -77,7 +77,7 @@ class Trainer:
 
 
 def trainer(folder: Path, **settings) -> Trainer:
-    return Trainer(BlobStore(folder.as_uri()), PublicationConfig(**{"full_every": 4} | settings))
+    return Trainer(BlobStore(folder.as_uri()), PublicationConfig.model_validate({"full_every": 4} | settings))
 
 
 @given(
