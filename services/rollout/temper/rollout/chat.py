@@ -94,15 +94,15 @@ def byte_tokenizer() -> bytes:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {character: byte for byte, character in enumerate(_byte_alphabet())},
+            "vocab": {character: byte for byte, character in enumerate(byte_alphabet())},
             "merges": [],
         },
     }
     return (json.dumps(tokenizer, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _byte_alphabet() -> list[str]:
-    """A printable character for each byte, by GPT-2's rule: printable Latin-1 stays, the others move above 255."""
+def byte_alphabet() -> list[str]:
+    """Byte to character, as byte-level tokenizers spell their vocabulary: a printable character for each byte, by GPT-2's rule: printable Latin-1 stays, the others move above 255."""
     printable = {
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),

@@ -1,0 +1,145 @@
+"""Replicas that serve one variant of one model version, behind one router."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from temper.rollout.engine.base import Completion, Engine, Request, Sampling, SwapPolicy, SwapReport
+from temper.rollout.serving.directory import Model
+from temper.rollout.serving.route import BLOCK, Router
+from temper.rollout.serving.schema import VariantName
+from temper.runtime.clock import Clock
+from temper.runtime.errors import Unavailable
+
+_PROBE_TOKENS, _PROBE_S = 8, 60.0
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What became of a weight update."""
+
+    version: int
+    """Version that is current on every replica."""
+    digest: str
+    """SHA-256 over config and weights."""
+    policy: SwapPolicy
+    """What was done with running sequences."""
+    running: int
+    """Sequences that went on across the swap, over all replicas."""
+    seconds: float
+    """Of the slowest replica."""
+    probe: str | None
+    """Checksum of a greedy probe; None when the engine was paused."""
+    replicas_agree: bool
+    """Whether every replica gave that checksum."""
+
+
+class Lane:
+    """See the module."""
+
+    def __init__(self, variant: VariantName, model: Model, engines: Sequence[Engine], clock: Clock) -> None:
+        self.variant: VariantName = variant
+        self.model = model
+        self.engines = tuple(engines)
+        self.version = -1
+        self._clock = clock
+        self._router = Router(len(engines), blocks=1)
+
+    @property
+    def fingerprint(self) -> str:
+        """What answered: variant, version, weights."""
+        return f"{self.variant}-v{self.version}-{self.model.digest[:12]}"
+
+    @property
+    def paused(self) -> bool:
+        """Whether any replica is paused."""
+        return any(engine.stats().paused for engine in self.engines)
+
+    @property
+    def alive(self) -> bool:
+        """Whether any replica steps."""
+        return any(engine.alive for engine in self.engines)
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of a sequence."""
+        return self.engines[0].info.max_context
+
+    @property
+    def placed(self) -> list[int]:
+        """Requests placed on each replica."""
+        return self._router.placed()
+
+    async def start(self, version: int) -> None:
+        """Load the model on every replica. Raises ``Rejected`` when it does not fit; nothing stays running then."""
+        try:
+            for engine in self.engines:
+                await engine.start()
+                await engine.load(self.model.files(version))
+                await engine.swap(version)
+        except BaseException:
+            await self.close()
+            raise
+        self.version = version
+        blocks = self.engines[0].stats().blocks
+        kept = (
+            blocks.total if blocks is not None else self.engines[0].stats().slots * self.max_context // BLOCK
+        )
+        self._router = Router(len(self.engines), blocks=kept)
+
+    async def close(self) -> None:
+        """Stop every replica."""
+        await asyncio.gather(*(engine.close() for engine in self.engines))
+
+    async def update(self, model: Model, version: int, policy: SwapPolicy) -> Loaded:
+        """Load beside what runs, swap at a step edge, check with a probe. A failure to load leaves the old version."""
+        for engine in self.engines:
+            await engine.load(model.files(version))
+        reports: list[SwapReport] = [await engine.swap(version, policy) for engine in self.engines]
+        self.model, self.version = model, version
+        self._router.forget()
+        probes: list[str] = [] if self.paused else [await self._probe(engine) for engine in self.engines]
+        return Loaded(
+            version=version,
+            digest=model.digest,
+            policy=policy,
+            running=sum(report.running for report in reports),
+            seconds=max(report.seconds for report in reports),
+            probe=probes[0] if probes else None,
+            replicas_agree=len(set(probes)) <= 1,
+        )
+
+    @contextmanager
+    def seat(self, tokens: Sequence[int], *, output: int, session: str | None, salt: str) -> Iterator[Engine]:
+        """A replica for one request, charged until the block is left."""
+        for number, engine in enumerate(self.engines):
+            self._router.set_health(number, healthy=engine.alive)
+        placed = self._router.place(tokens, output=output, session=session, salt=salt)
+        if placed is None:
+            raise Unavailable("no replica is running")
+        try:
+            yield self.engines[placed.replica]
+        finally:
+            self._router.finished(placed)
+
+    async def _probe(self, engine: Engine) -> str:
+        """SHA-256 over ids and float32 logprobs of a short greedy output."""
+        vocabulary = int(self.model.config["vocab_size"])
+        prompt = tuple(range(min(_PROBE_TOKENS, vocabulary, self.max_context - 1)))
+        sampling = Sampling(max_tokens=_PROBE_TOKENS, temperature=0.0)
+        deadline = self._clock.monotonic() + _PROBE_S
+        request = Request(f"probe-{next(_numbers)}", prompt, sampling, 0, 0, deadline, tenant="probe")
+        done: Completion = await engine.submit(request)
+        raw = struct.pack(f"<{len(done.tokens)}q", *done.tokens)
+        raw += struct.pack(f"<{len(done.tokens)}f", *done.logprobs_raw)
+        return hashlib.sha256(raw).hexdigest()
+
+
+MakeEngine = Callable[[], Engine]

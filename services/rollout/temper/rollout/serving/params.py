@@ -1,0 +1,85 @@
+"""From a request body to what an engine takes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from temper.rollout.engine.base import Request, Sampling
+from temper.rollout.serving.directory import Model
+from temper.rollout.serving.schema import Drawn
+from temper.runtime.errors import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One output to be made."""
+
+    index: int
+    """Its number in the response."""
+    request: Request
+    """For the engine."""
+    stops: tuple[str, ...]
+    """Stop strings."""
+    session: str | None
+    """Conversation it belongs to."""
+    prompt: int = 0
+    """Which prompt of the request it answers."""
+
+
+def choices(
+    body: Drawn,
+    prompts: Sequence[Sequence[int]],
+    model: Model,
+    *,
+    name: str,
+    limit: int,
+    top: int,
+    deadline: float,
+) -> list[Choice]:
+    """``n`` outputs for each prompt. ``limit``: most output tokens. Sample i of a prompt draws from stream (seed, i)."""
+    sampling = _sampling(body, model, limit, top)
+    seed = secrets.randbits(63) if body.seed is None else body.seed
+    found: list[Choice] = []
+    for number, prompt in enumerate(prompts):
+        for sample in range(body.n or 1):
+            request = Request(
+                request_id=f"{name}#{len(found)}",
+                tokens=tuple(prompt),
+                sampling=sampling,
+                seed=seed,
+                sample_index=sample,
+                deadline=deadline,
+                group=f"{name}/{number}",
+                tenant=body.user or "",
+                priority=body.priority,
+            )
+            found.append(Choice(len(found), request, body.stops, body.trajectory, number))
+    return found
+
+
+def _sampling(body: Drawn, model: Model, limit: int, top: int) -> Sampling:
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    return Sampling(
+        max_tokens=limit,
+        temperature=given(body.temperature, 1.0),
+        top_k=max(0, body.top_k or 0),
+        top_p=given(body.top_p, 1.0),
+        min_p=given(body.min_p, 0.0),
+        stop_token_ids=tuple(dict.fromkeys((*model.stop_ids, *(body.stop_token_ids or ())))),
+        repetition_penalty=given(body.repetition_penalty, 1.0),
+        presence_penalty=given(body.presence_penalty, 0.0),
+        frequency_penalty=given(body.frequency_penalty, 0.0),
+        logit_bias=tuple(_bias(body.logit_bias or {}, int(model.config["vocab_size"]))),
+        top_logprobs=top,
+    )
+
+
+def _bias(given: Mapping[str, float], vocabulary: int) -> Iterator[tuple[int, float]]:
+    for text, addend in given.items():
+        if not text.isascii() or not text.isdigit() or int(text) >= vocabulary:
+            raise Rejected(f"{text!r} is not the id of a token below {vocabulary}", field="logit_bias")
+        yield int(text), addend

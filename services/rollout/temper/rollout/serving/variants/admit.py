@@ -1,0 +1,180 @@
+"""Run both variants on the same corpus, tasks and seeds, and decide."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from temper.rollout.engine.base import Engine, Request, Sampling
+from temper.rollout.serving.decode import Decoder
+from temper.rollout.serving.directory import Model
+from temper.rollout.serving.gather import gathered
+from temper.rollout.serving.generation import Ended, Output
+from temper.rollout.serving.stops import Cutter
+from temper.rollout.serving.variants.evidence import (
+    Bounds,
+    Drift,
+    Paired,
+    Speculation,
+    drift,
+    paired,
+    same_distribution,
+    shortfalls,
+)
+from temper.rollout.serving.variants.golden import Task, read_corpus, read_golden
+from temper.rollout.serving.variants.record import Record
+from temper.runtime.clock import Clock
+from temper.runtime.errors import Rejected
+
+_SPECULATED_PROMPTS, _SAMPLES, _JOINT = 4, 400, 2
+_REQUEST_S = 600.0
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One variant, running."""
+
+    model: Model
+    """Its weights."""
+    engine: Engine
+    """Started and loaded."""
+    digest: str
+    """Of weights and settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What an admission is asked to look at."""
+
+    corpus: Path
+    """Texts, one per line."""
+    golden: Path
+    """Tasks, one JSON object per line."""
+    seeds: int = 4
+    """Outputs per task, seeds 0, 1, ..."""
+    temperature: float = 1.0
+    """Of the tasks' outputs; 0 is greedy, where one seed is enough."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """What has to hold."""
+
+
+class Admission:
+    """Both sides and a clock."""
+
+    def __init__(self, standard: Side, fast: Side, clock: Clock) -> None:
+        self._standard, self._fast, self._clock = standard, fast, clock
+
+    async def decide(self, trial: Trial) -> tuple[Record, list[str]]:
+        """The record, and why the variant is refused: the record counts only when that list is empty."""
+        if self._standard.model.tokens != self._fast.model.tokens:
+            raise Rejected("the two variants have different tokenizers", field="--fast-model")
+        limit = min(side.engine.info.max_context for side in (self._standard, self._fast)) - 1
+        corpus, corpus_digest = read_corpus(trial.corpus, self._standard.model, limit)
+        tasks, golden_digest = read_golden(trial.golden, self._standard.model)
+        found = await self._drift(corpus)
+        speculation = await self._speculation(corpus, limit)
+        golden, speed = await self._golden(tasks, trial)
+        record = Record(
+            standard=self._standard.digest,
+            fast=self._fast.digest,
+            corpus=corpus_digest,
+            golden=golden_digest,
+            admitted_at=self._clock.now(),
+            bounds=asdict(trial.bounds),
+            evidence={
+                "drift": asdict(found),
+                "speculation": asdict(speculation),
+                "golden": asdict(golden),
+                "speed": speed,
+            },
+        )
+        return record, shortfalls(trial.bounds, found, golden, speculation)
+
+    async def _drift(self, corpus: Sequence[Sequence[int]]) -> Drift:
+        scores: list[list[float]] = []
+        for side in (self._standard, self._fast):
+            done = await gathered([self._score(side.engine, tokens) for tokens in corpus])
+            scores.append([value for each in done for value in each])
+        return drift(scores[0], scores[1])
+
+    async def _score(self, engine: Engine, tokens: Sequence[int]) -> list[float]:
+        request = self._request(tokens, Sampling(1, temperature=0.0), seed=0, scored=True)
+        done = await engine.submit(request)
+        return [value for value in done.prompt_logprobs if value is not None]
+
+    async def _speculation(self, corpus: Sequence[Sequence[int]], limit: int) -> Speculation:
+        """Repeated texts, on which drafts are proposed, with and without them."""
+        engine = self._fast.engine
+        before = engine.stats().drafts_proposed
+        values: list[float] = []
+        for tokens in corpus[:_SPECULATED_PROMPTS]:
+            part = list(tokens[: max(2, (limit - _JOINT - 2) // 3)])
+            prompt = [*part, *part, *part[: max(1, len(part) // 2)]]
+            arms = [await self._joint(prompt, speculate=with_drafts) for with_drafts in (True, False)]
+            values.append(same_distribution(arms[0], arms[1]))
+            if engine.stats().drafts_proposed == before:
+                return Speculation(0, 0, 1.0)
+        return Speculation(
+            engine.stats().drafts_proposed - before, len(values), min(1.0, min(values) * len(values))
+        )
+
+    async def _joint(self, prompt: Sequence[int], *, speculate: bool) -> list[tuple[int, ...]]:
+        sampling = Sampling(_JOINT + 1, top_k=4)
+        requests = [
+            self._request(prompt, sampling, seed=2 * number + speculate, speculate=speculate)
+            for number in range(_SAMPLES)
+        ]
+        done = await gathered([_tokens(self._fast.engine, request) for request in requests])
+        return [tokens[:_JOINT] for tokens in done]
+
+    async def _golden(self, tasks: Sequence[Task], trial: Trial) -> tuple[Paired, dict[str, float | None]]:
+        scores: list[list[list[float]]] = []
+        speed: dict[str, float | None] = {}
+        for name, side in (("standard", self._standard), ("fast", self._fast)):
+            before = side.engine.stats()
+            runs = [(task, seed) for task in tasks for seed in range(trial.seeds)]
+            found = await gathered([self._solve(side, task, seed, trial.temperature) for task, seed in runs])
+            after = side.engine.stats()
+            busy = after.busy_seconds - before.busy_seconds
+            tokens = after.generated_tokens - before.generated_tokens
+            speed[f"{name}_tokens_per_second"] = tokens / busy if busy > 0 else None
+            speed[f"{name}_tokens_per_task"] = tokens / len(runs)
+            scores.append([found[at : at + trial.seeds] for at in range(0, len(found), trial.seeds)])
+        return paired(scores[0], scores[1]), speed
+
+    async def _solve(self, side: Side, task: Task, seed: int, temperature: float) -> float:
+        sampling = Sampling(task.max_tokens, temperature=temperature, stop_token_ids=side.model.stop_ids)
+        request = self._request(task.prompt, sampling, seed=seed)
+        output = Output(side.engine, request, Cutter(Decoder(side.model.tokens), ()), self._clock)
+        async for _ in output.deltas():
+            pass
+        ended: Ended | None = output.ended
+        assert ended is not None
+        return task.score(ended.text)
+
+    def _request(
+        self,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: int,
+        scored: bool = False,
+        speculate: bool = True,
+    ) -> Request:
+        return Request(
+            request_id=f"admit-{next(_numbers)}",
+            tokens=tuple(tokens),
+            sampling=sampling,
+            seed=seed,
+            sample_index=0,
+            deadline=self._clock.monotonic() + _REQUEST_S,
+            prompt_logprobs=scored,
+            speculate=speculate,
+        )
+
+
+async def _tokens(engine: Engine, request: Request) -> tuple[int, ...]:
+    return (await engine.submit(request)).tokens
