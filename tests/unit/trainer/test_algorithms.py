@@ -2,6 +2,8 @@
 # (the functions speak of a tensor protocol; the tests hand in torch tensors and look at more of them)
 """Algorithms that need more than a micro-batch: against the same formula written down directly, sequence by sequence."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,9 @@ from temper.trainer.algorithms.ppo import value_loss
 from temper.trainer.algorithms.preferences import bradley_terry
 from temper.trainer.engine.base import OptimizerSettings, PhaseStart
 from temper.trainer.engine.torch import make
+from temper.trainer.origin import classifier
 from temper.trainer.samples import Batch, scores
+from temper.trainer.weights import safetensors
 
 STILL = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
 """A step that moves nothing: its gradients stay to be looked at."""
@@ -38,7 +42,11 @@ def take(made, batch, chosen, settings, optimizer=STILL):
 
 
 def gradients(made):
-    return {name: p.grad.clone() for name, p in made.model.named_parameters() if p.grad is not None}
+    return gradients_of(made.model)
+
+
+def gradients_of(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def alone(model, sample):
@@ -96,7 +104,8 @@ def test_dpo_has_the_gradient_of_its_formula_however_it_is_cut(budget):  # arXiv
     terms = []
     for best, worst in pairs_of(batch.samples):
         gain = [
-            (alone(made.model, s)[0] - alone(made._reference, s)[0].detach()).sum() for s in (best, worst)
+            (alone(made.model, s)[0] - alone(made.policy.reference, s)[0].detach()).sum()
+            for s in (best, worst)
         ]
         terms.append(-F.logsigmoid(0.3 * (gain[0] - gain[1])))
     loss = torch.stack(terms).mean()
@@ -117,16 +126,57 @@ def test_dpo_learns_to_prefer_the_better_samples():
 def test_a_reward_model_has_the_gradient_of_bradley_terry_however_it_is_cut(budget):
     made, batch = engine(budget=budget), group_batch()
     chosen, settings = begun(made, "reward_model", margin=0.2, centring=0.01)
-    torch.nn.init.normal_(made.model.value_head.weight, generator=torch.Generator().manual_seed(1))
+    rm = made.judge.model
+    torch.nn.init.normal_(rm.value_head.weight, generator=torch.Generator().manual_seed(1))
     outcome = take(made, batch, chosen, settings)
-    found = gradients(made)
+    found = gradients_of(rm)
     terms = []
     for best, worst in pairs_of(batch.samples):
-        c, r = (made.model.judge(alone(made.model, s)[2][None])[0] for s in (best, worst))
+        c, r = (rm.judge(alone(rm, s)[2][None])[0] for s in (best, worst))
         terms.append(-F.logsigmoid(c - r - 0.2) + 0.01 * (c + r) ** 2)
     loss = torch.stack(terms).mean()
     assert outcome.metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
-    assert_equal_gradients(found, directly(made, loss))
+    rm.zero_grad(set_to_none=True)
+    loss.backward()
+    assert_equal_gradients(found, gradients_of(rm))
+
+
+def test_the_policy_stays_as_it_is_while_its_reward_model_learns():
+    made = engine()
+    chosen, settings = begun(made, "reward_model")
+    before = weights(made)
+    take(made, group_batch(), chosen, settings, OptimizerSettings(lr=1.0))
+    assert weights(made) == before
+
+
+def test_a_reward_model_speaks_about_samples_in_their_order_and_counts_its_updates():
+    made, batch = engine(), group_batch()
+    chosen, settings = begun(made, "reward_model")
+    with pytest.raises(Rejected, match="no reward model"):
+        engine().judged(batch.samples)
+    for _ in range(25):
+        take(made, batch, chosen, settings, OptimizerSettings(lr=3e-3))
+    found, version = made.judged(batch.samples)
+    assert version == 25
+    turned, _ = made.judged(batch.samples[::-1])
+    np.testing.assert_allclose(found[::-1], turned, atol=2e-5)
+    for best, worst in pairs_of(batch.samples):
+        at = [next(i for i, s in enumerate(batch.samples) if s is one) for one in (best, worst)]
+        assert found[at[0]] > found[at[1]]
+
+
+def test_transformers_reads_a_reward_model_and_says_the_same(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    made, batch = engine(), group_batch()
+    chosen, settings = begun(made, "reward_model")
+    take(made, batch, chosen, settings, OptimizerSettings(lr=1e-2))
+    (tmp_path / "config.json").write_text(json.dumps(classifier(config())))
+    (tmp_path / "model.safetensors").write_bytes(safetensors(list(made.export_judge())))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32)
+    found, _ = made.judged(batch.samples)
+    for sample, score in zip(batch.samples, found, strict=True):
+        with torch.no_grad():
+            assert theirs(torch.from_numpy(sample.ids)[None]).logits.item() == pytest.approx(score, abs=2e-5)
 
 
 def test_a_reward_model_learns_the_order_of_what_it_has_seen():
@@ -169,7 +219,9 @@ def test_the_kl_term_has_the_value_of_k3_and_the_gradient_of_k2():
     flat = Batch(batch.samples, np.zeros(len(batch.samples)))
     outcome = made.step(flat, chosen, settings, STILL)
     found = gradients(made)
-    d = torch.cat([alone(made.model, s)[0] - alone(made._reference, s)[0].detach() for s in batch.samples])
+    d = torch.cat(
+        [alone(made.model, s)[0] - alone(made.policy.reference, s)[0].detach() for s in batch.samples]
+    )
     assert outcome.metrics["loss"] == pytest.approx(0.5 * ((-d).exp() + d - 1).mean().item(), abs=1e-5)
     assert_equal_gradients(found, directly(made, 0.5 * (d * d / 2).mean()))
 
@@ -177,7 +229,7 @@ def test_the_kl_term_has_the_value_of_k3_and_the_gradient_of_k2():
 def test_without_beta_there_is_no_reference():
     made = engine()
     chosen, settings = begun(made, "grpo")
-    assert made._reference is None
+    assert made.policy.reference is None
     assert "kl_ref" not in take(made, group_batch(), chosen, settings).metrics
 
 

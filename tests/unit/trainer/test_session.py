@@ -1,4 +1,5 @@
 import asyncio
+import json
 import shutil
 
 import pytest
@@ -211,6 +212,22 @@ async def test_reference_head_and_teacher_survive_a_crash_bit_for_bit(world, tmp
     await (await world.bus.kv("policies")).delete(JOB)
     assert await finish(twin.session(await job(twin), engine=torch_engine()))
     assert await twin.weights(await twin.record()) == weights
+
+
+async def test_a_reward_model_is_published_at_the_end_of_its_phase_and_named_from_then_on(world):
+    phases = phase("rm", algorithm="reward_model", steps=2, eta=8), phase("rl", steps=1, eta=8)
+    for index in range(4):
+        await world.group(index)
+    await world.group(4, phase=1)
+    await world.group(5, phase=1)
+    assert await finish(world.session(spec(*phases, engine="torch"), engine=torch_engine()))
+    record = await world.record()
+    manifest = json.loads(await world.blobs.get(record.reward_model))
+    names = {tensor["name"] for tensor in manifest["tensors"]}
+    assert "score.weight" in names
+    assert "lm_head.weight" not in names
+    config = manifest["files"]["config.json"]["key"]
+    assert json.loads(await world.blobs.read(config))["architectures"] == ["Qwen3ForSequenceClassification"]
 
 
 async def test_a_broken_newest_snapshot_falls_back_to_the_one_before(world):

@@ -92,6 +92,7 @@ def _policy(record: PolicyRecord) -> platform_pb2.Policy:
         version=record.version,
         step=record.step,
         manifest=record.manifest,
+        reward_model=record.reward_model if record.HasField("reward_model") else None,
         state=TrainingState.Name(record.state).removeprefix("TRAINING_STATE_").lower(),
         published_at=record.published_at,
     )

@@ -55,6 +55,21 @@ class PhasePlan:
             max_grad_norm=spec.max_grad_norm or 1.0,
         )
 
+    @property
+    def judged(self) -> bool:
+        """Whether the reward model has a say in the rewards."""
+        return self.settings.params.get("rm_weight", 0.0) > 0.0
+
+    def leaves_judge(self, phase_step: int) -> bool:
+        """Whether the step that ends with this count is the phase's last and the phase has changed the reward model."""
+        changed = self.algorithm.needs(self.settings).scores or self.settings.params.get("rm_refresh", 0) > 0
+        return changed and phase_step >= self.steps
+
+    def refreshes(self, phase_step: int) -> bool:
+        """Whether the reward model learns from the pairs of the step ``0 .. steps-1``."""
+        every = int(self.settings.params.get("rm_refresh", 0.0))
+        return every > 0 and phase_step % every == every - 1
+
     def start(self, teacher: Sequence[bytes]) -> PhaseStart:
         """What the engine gets ready before the first step; ``teacher`` are the weights of ``self.teacher``."""
         return PhaseStart(
@@ -87,7 +102,16 @@ def scheduled(spec: OptimizerSpec, step: int, steps: int) -> float:
 
 def plan(spec: JobSpec) -> Sequence[PhasePlan]:
     """All phases of a job. Raises Rejected naming the field for anything the trainer cannot do."""
-    return [_phase(phase, f"phases[{number}]") for number, phase in enumerate(spec.phases)]
+    phases = [_phase(phase, f"phases[{number}]") for number, phase in enumerate(spec.phases)]
+    for number, phase in enumerate(phases):
+        earlier = any(each.algorithm.needs(each.settings).scores for each in phases[:number])
+        if phase.judged and not earlier:
+            raise Rejected(
+                "no earlier phase trains a reward model",
+                field=f"phases[{number}].algorithm_params.rm_weight",
+                hint='put a phase with algorithm = "reward_model" before it',
+            )
+    return phases
 
 
 def _phase(spec: PhaseSpec, path: str) -> PhasePlan:

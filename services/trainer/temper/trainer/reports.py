@@ -118,6 +118,8 @@ class Standing:
     message: str = ""
     group_ids: Sequence[str] = ()
     """Groups of the last step."""
+    reward_model: BlobRef | None = None
+    """The reward model, once a phase has trained one."""
     idle_share: float = 0.0
     trained_tokens: int = 0
     recoveries: int = 0
@@ -136,6 +138,7 @@ def policy_record(
         phase=min(ledger.phase, len(ledger.phases) - 1),
         phase_step=ledger.phase_step,
         manifest=standing.manifest,
+        reward_model=standing.reward_model,
         settled=[IndexRange(first=first, last=last) for first, last in ledger.settled],
         consumed_groups=ledger.consumed,
         dropped_groups=ledger.dropped,

@@ -11,6 +11,7 @@ is made again from the same groups, gives the same weights bit for bit, and writ
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,21 +21,22 @@ from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StartTraining, TrainingState
 from temper.runtime.telemetry import get_logger
 from temper.trainer.book import BUCKET, PolicyBook
+from temper.trainer.compute import train
+from temper.trainer.config import PublicationConfig
 from temper.trainer.engine.base import Engine, StepOutcome
 from temper.trainer.feed import Feed
 from temper.trainer.keeper import Keeper
 from temper.trainer.mismatch import MismatchWatch
 from temper.trainer.notices import Notices
-from temper.trainer.origin import Origin, weights_among
+from temper.trainer.origin import CONFIG, Origin, classifier, weights_among
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
 from temper.trainer.recovery import STEPS, Recovered, recover
 from temper.trainer.reports import Standing, StepFacts, Timing, policy_record, step_record
-from temper.trainer.samples import Batch, Sample, scores
 from temper.trainer.snapshot import Snapshot, Snapshots
 from temper.trainer.state import Arrival
 from temper.trainer.surroundings import Surroundings
-from temper.trainer.weights import Publisher
+from temper.trainer.weights import REWARD_MODELS, Publisher
 
 T = TypeVar("T")
 
@@ -149,6 +151,7 @@ class Session:
         self._log.warning("trainer.recovered", step=self._ledger.step, redo=self._ledger.redoing)
         return Standing(
             record.manifest,
+            reward_model=record.reward_model if record.HasField("reward_model") else None,
             group_ids=list(record.step_group_ids),
             trained_tokens=recovered.trained_tokens,
             recoveries=record.recoveries + 1,
@@ -171,7 +174,9 @@ class Session:
             return
         fetched = self._clock.monotonic()
         await self._begin(phase)
-        outcome = await self._watched(await self._in_thread(lambda: self._compute(phase, samples)))
+        outcome = await self._watched(
+            await self._in_thread(lambda: train(self._engine, phase, samples, self._ledger.phase_step))
+        )
         computed = self._clock.monotonic()
         groups = [self._feed.group(arrival) for arrival in taken]
         staleness = [self._ledger.staleness(arrival) for arrival in taken]
@@ -212,16 +217,18 @@ class Session:
         teacher = await self._patience(lambda: weights_among(blobs, phase.teacher), "teacher")
         await self._in_thread(lambda: self._engine.begin(phase.start(teacher)))
 
-    def _compute(self, phase: PhasePlan, samples: Sequence[Sample]) -> StepOutcome:
-        """On the worker thread: advantages, then the engine's step."""
-        batch = Batch(samples, phase.algorithm.advantages(scores(samples), phase.settings))
-        return self._engine.step(batch, phase.algorithm, phase.settings, phase.tuned(self._ledger.phase_step))
-
     async def _watched(self, outcome: StepOutcome) -> StepOutcome:
         """The outcome with the trend of the mismatch; says what should not have happened."""
         trend = self._mismatch.add(outcome.metrics)
         if problem := self._mismatch.alarm():
             await self._notices.warn("mismatch", f"{problem}: rollout and trainer disagree", key="mismatch")
+        if outcome.metrics.get("rm_weight") == 0.0:
+            share = outcome.metrics["rm_disagreement"]
+            await self._notices.warn(
+                "reward_model",
+                f"reward model and verifier disagree on {share:.0%} of pairs: the model has no say",
+                key=str(self._ledger.step + 1),
+            )
         if outcome.skipped:
             step = self._ledger.step + 1
             await self._notices.warn("step_skipped", f"step {step}: {outcome.skipped}", key=str(step))
@@ -239,6 +246,8 @@ class Session:
         self._standing.group_ids = [group.group_id for group in facts.groups]
         if publishes and not self._announced:
             self._standing.manifest = await self._publish_weights()
+        if phase.leaves_judge(self._ledger.phase_step or phase.steps) and not self._announced:
+            self._standing.reward_model = await self._publish_judge()
         timing = Timing(*spent, self._clock.monotonic() - begun)
         await self._append(facts, phase, timing)
         if not self._announced:
@@ -271,6 +280,20 @@ class Session:
         )
         await self._patience(lambda: self._publisher.forget(version), "old weights")
         return manifest
+
+    async def _publish_judge(self) -> BlobRef:
+        """The reward model as a sequence classifier of one label."""
+        blobs, now = self._around.blobs, self._clock.now()
+        tensors = await self._in_thread(lambda: list(self._engine.export_judge()))
+        text = json.dumps(classifier(self._origin.config), indent=2, sort_keys=True).encode()
+        key = f"{REWARD_MODELS}/{self._job}/files/{CONFIG}"
+        config = await self._patience(lambda: blobs.put(key, text), "reward model")
+        once = PublicationConfig(full_every=1)
+        files = {**self._origin.files, CONFIG: config}
+        publisher = Publisher(blobs, self._job, files, once, root=REWARD_MODELS)
+        return await self._patience(
+            lambda: publisher.publish(self._ledger.step, tensors, now=now), "reward model"
+        )
 
     async def _tell(self) -> None:
         """Write the policy record; never one that is behind what was announced before a crash."""

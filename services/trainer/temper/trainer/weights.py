@@ -35,6 +35,8 @@ from temper.runtime.delta import Kind, encode
 from temper.trainer.config import PublicationConfig
 from temper.trainer.engine.base import NamedTensor
 
+POLICIES, REWARD_MODELS = "policies", "reward_models"
+"""Roots of what jobs publish."""
 ALIGNMENT = 8  # safetensors wants the data to begin at a multiple of eight bytes
 WIDTHS = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
 KINDS = {"xor": Kind.XOR, "overwrite": Kind.OVERWRITE}
@@ -76,10 +78,17 @@ class Publisher:
     """Writes the versions of one job."""
 
     def __init__(
-        self, blobs: BlobStore, job_id: str, files: Mapping[str, BlobRef], settings: PublicationConfig
+        self,
+        blobs: BlobStore,
+        job_id: str,
+        files: Mapping[str, BlobRef],
+        settings: PublicationConfig,
+        *,
+        root: str = POLICIES,
     ) -> None:
         self._blobs = blobs
         self._job = job_id
+        self._root = f"{root}/{job_id}"
         self._files = dict(files)
         self._settings = settings
         self._writer = secrets.token_hex(4)
@@ -156,7 +165,7 @@ class Publisher:
 
     async def forget(self, newest: int) -> None:
         """Delete versions that nobody may still need: all but 0, the last few, and what those build on."""
-        root = f"policies/{self._job}/"
+        root = f"{self._root}/"
         oldest = newest - self._settings.keep_versions + 1
         held: dict[str, int] = {}
         async for ref in self._blobs.list(root.rstrip("/")):
@@ -170,7 +179,7 @@ class Publisher:
                 await self._blobs.delete(key)
 
     def _folder(self, version: int) -> str:
-        return f"policies/{self._job}/{version:010d}"
+        return f"{self._root}/{version:010d}"
 
 
 def canonical_json(manifest: WeightManifest) -> bytes:

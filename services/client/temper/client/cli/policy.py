@@ -34,6 +34,7 @@ def export(
     directory: Annotated[Path, Parameter(help="New directory, in Hugging Face form.")],
     /,
     *,
+    reward_model: Annotated[bool, Parameter(negative="", help="The job's reward model instead.")] = False,
     where: Where = HERE,
     output: OutputOption = "table",
 ) -> None:
@@ -46,7 +47,7 @@ def export(
 
     async def work(target: Target) -> list[dict[str, object]]:
         async with AsyncClient(target) as client:
-            return await download(client, job_id, directory)
+            return await download(client, job_id, directory, reward_model=reward_model)
 
     with where.reached("scheduler") as target:
         files = asyncio.run(work(target))

@@ -12,13 +12,15 @@ from temper.client.sdk.aio import AsyncClient
 from temper.runtime.errors import Conflict, Rejected
 
 
-async def export(client: AsyncClient, job_id: str, directory: Path) -> list[dict[str, object]]:
-    """Write the files of a job's last policy into the new `directory`; one record per file.
+async def export(
+    client: AsyncClient, job_id: str, directory: Path, *, reward_model: bool = False
+) -> list[dict[str, object]]:
+    """Write the files of a job's last policy, or reward model, into the new `directory`; one record per file.
 
     Conflict if `directory` holds something already, NotFound if the job has no policy, Rejected if a file's name is no name.
     """
     _require_new(directory)
-    files = await published_files(client, job_id)
+    files = await published_files(client, job_id, reward_model=reward_model)
     contents = {name: await client.artifacts.download(to_blob(ref)) for name, ref in sorted(files.items())}
     _write(directory, contents)
     return [{"file": name, "bytes": len(content)} for name, content in contents.items()]

@@ -66,8 +66,13 @@ async def _upload(client: AsyncClient, files: Mapping[str, Path]) -> dict[str, c
     return {name: blob_proto(ref) for name, ref in zip(files, refs, strict=True)}
 
 
-async def published_files(client: AsyncClient, job_id: str) -> dict[str, common_pb2.BlobRef]:
-    """Files of a job's last published full weights, by name: the last ones of a job that has finished. NotFound if it has none."""
+async def published_files(
+    client: AsyncClient, job_id: str, *, reward_model: bool = False
+) -> dict[str, common_pb2.BlobRef]:
+    """Files of a job's last published full weights, by name: the last ones of a job that has finished.
+
+    ``reward_model``: of its reward model instead. NotFound if it has none.
+    """
     policies = {policy.job_id: policy for policy in await client.platform.policies()}
     policy = policies.get(job_id)
     if policy is None or policy.manifest is None:
@@ -75,7 +80,14 @@ async def published_files(client: AsyncClient, job_id: str) -> dict[str, common_
         raise NotFound(
             f"job {job_id!r} has no published policy", field="policy.from_job", hint=f"known: {known}"
         )
-    content = await client.artifacts.download(policy.manifest)
+    manifest = policy.reward_model if reward_model else policy.manifest
+    if manifest is None:
+        raise NotFound(
+            f"job {job_id!r} has no reward model",
+            field="reward_model",
+            hint='it is there when a phase with algorithm = "reward_model" has ended',
+        )
+    content = await client.artifacts.download(manifest)
     while (base := base_of(content)) is not None:
         content = await client.artifacts.download(to_blob(base))
     return manifest_files(content)

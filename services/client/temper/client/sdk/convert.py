@@ -132,6 +132,7 @@ def policy(message: platform_pb2.Policy) -> types.Policy:
         state=message.state,
         manifest=blob(message.manifest) if message.HasField("manifest") else None,
         published_at=seconds(message.published_at),
+        reward_model=blob(message.reward_model) if message.HasField("reward_model") else None,
     )
 
 

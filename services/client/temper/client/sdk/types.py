@@ -241,6 +241,8 @@ class Policy:
     """List of its files."""
     published_at: float | None = None
     """When."""
+    reward_model: BlobRef | None = None
+    """List of the files of the job's reward model, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,16 @@ KL: Mapping[str, Param] = {
     "kl_horizon": Param(10_000.0, 1.0, 1e9),
 }
 """β of the penalty against the policy at the start of the phase (0: none is kept); a target above 0 makes β adaptive."""
+JUDGED: Mapping[str, Param] = {
+    "rm_weight": Param(0.0, 0.0, 1.0),
+    "rm_max_disagreement": Param(0.4, 0.0, 1.0),
+    "rm_refresh": Param(0, 0, 1e6),
+}
+"""Rewards from the job's reward model: its share, where trust ends, and every how many steps it learns from the step's own pairs."""
 COMMON: Mapping[str, Param] = {
     **UPDATES,
     **KL,
+    **JUDGED,
     "correction_cap": Param(2.0, 1.0, 100.0),
     "entropy_bonus": Param(0.0, 0.0, 1.0),
     "horizon": Param(1024.0, 1.0, 1e6),
@@ -221,6 +228,12 @@ def check(settings: Settings, max_staleness: int) -> None:  # noqa: ARG001 - eve
             "kl_target moves kl_beta, which is 0",
             field="phase.algorithm_params.kl_target",
             hint="set kl_beta to where it shall begin, e.g. 0.001",
+        )
+    if settings["rm_refresh"] > 0 and settings["rm_weight"] <= 0.0:
+        raise Rejected(
+            "rm_refresh trains a reward model that has no say: rm_weight is 0",
+            field="phase.algorithm_params.rm_refresh",
+            hint="set rm_weight above 0",
         )
     length, buffer = settings["overlong_length"], settings["overlong_buffer"]
     if (length > 0) != (buffer > 0) or buffer > length:

@@ -95,7 +95,9 @@ class Engine(Protocol):
         ...
 
     def begin(self, phase: PhaseStart) -> None:
-        """Start a phase: forget moments and step count, freeze a reference, add or drop the scalar head.
+        """Start a phase: forget moments and step count, freeze a reference, add or drop the value head.
+
+        A reward model is kept from phase to phase; the first one begins as a copy of the policy.
 
         Raises Rejected for a teacher that does not fit the policy.
         """
@@ -105,10 +107,20 @@ class Engine(Protocol):
         """Per sample ``[token]`` log π of each token given those before it; 0 where the mask is False."""
         ...
 
+    def judged(self, samples: Sequence[Sample]) -> tuple[NDArray[np.float32], int]:
+        """``[sample]`` what the reward model says (NaN where nobody acted), and its version: the updates it has seen.
+
+        Raises Rejected when no phase has trained one.
+        """
+        ...
+
     def step(
         self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
     ) -> StepOutcome:
-        """Train on one batch. Non-finite gradients leave the weights alone and say so in ``skipped``."""
+        """Train on one batch: the policy, or the reward model beside it where the algorithm needs scores.
+
+        Non-finite gradients leave the weights alone and say so in ``skipped``.
+        """
         ...
 
     def snapshot(self) -> EngineState:
@@ -121,4 +133,11 @@ class Engine(Protocol):
 
     def export(self) -> Iterator[NamedTensor]:
         """The policy, tensor by tensor, under Hugging Face names in a stable order."""
+        ...
+
+    def export_judge(self) -> Iterator[NamedTensor]:
+        """The reward model under the names of a Hugging Face sequence classifier with one label.
+
+        Raises Rejected when no phase has trained one.
+        """
         ...

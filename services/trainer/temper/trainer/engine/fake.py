@@ -34,6 +34,7 @@ class FakeEngine:
         self._weights: NDArray[np.float32] = np.zeros(SIZE, dtype=np.float32)
         self._vocab = 2
         self._updates = 0
+        self._judge_version = 0
 
     @property
     def name(self) -> str:
@@ -72,6 +73,20 @@ class FakeEngine:
         uniform = np.float32(-math.log(self._vocab))
         return [np.where(sample.mask, uniform, np.float32(0)) for sample in samples]
 
+    def judged(self, samples: Sequence[Sample]) -> tuple[NDArray[np.float32], int]:
+        """See ``Engine``: longer is better."""
+        self._must_have_judge()
+        return np.array([sample.actions or math.nan for sample in samples], np.float32), self._judge_version
+
+    def export_judge(self) -> Iterator[NamedTensor]:
+        """See ``Engine``."""
+        self._must_have_judge()
+        return self.export()
+
+    def _must_have_judge(self) -> None:
+        if not self._judge_version:
+            raise Rejected("the job has no reward model yet", hint="train one in an earlier phase")
+
     def step(
         self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
     ) -> StepOutcome:
@@ -83,6 +98,9 @@ class FakeEngine:
         for i in chosen:
             digest.update(batch.samples[i].ids.tobytes())
             digest.update(struct.pack("<d", float(batch.advantages[i])))
+        if algorithm.needs(settings).scores:  # the policy stays as it is
+            self._judge_version += 1
+            return StepOutcome({"loss": 0.0, "grad_norm": 1.0, "lr": optimizer.lr}, 0, 0)
         push = (np.frombuffer(digest.digest(), dtype=np.uint8)[:SIZE] / 128 - 1).astype(np.float32)
         self._weights += np.float32(optimizer.lr) * push
         self._updates += 1
@@ -99,13 +117,15 @@ class FakeEngine:
     def snapshot(self) -> EngineState:
         """See ``Engine``."""
         return EngineState(
-            {WEIGHTS: safetensors(list(self.export()))}, {"updates": self._updates, "engine": self.name}
+            {WEIGHTS: safetensors(list(self.export()))},
+            {"updates": self._updates, "judge_version": self._judge_version, "engine": self.name},
         )
 
     def restore(self, config: Mapping[str, Any], state: EngineState) -> None:
         """See ``Engine``."""
         self.load(config, [state.files[WEIGHTS]])
         self._updates = int(state.facts["updates"])
+        self._judge_version = int(state.facts["judge_version"])
 
     def export(self) -> Iterator[NamedTensor]:
         """See ``Engine``."""

@@ -129,20 +129,22 @@ class ListPoliciesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("job_id", "version", "step", "manifest", "state", "published_at")
+    __slots__ = ("job_id", "version", "step", "manifest", "state", "published_at", "reward_model")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    REWARD_MODEL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: int
     step: int
     manifest: _common_pb2.BlobRef
     state: str
     published_at: _timestamp_pb2.Timestamp
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., state: _Optional[str] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    reward_model: _common_pb2.BlobRef
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., state: _Optional[str] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reward_model: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class ListPoliciesResponse(_message.Message):
     __slots__ = ("policies",)

@@ -35,7 +35,7 @@ class StartTraining(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class PolicyRecord(_message.Message):
-    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries", "swap_policy")
+    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries", "swap_policy", "reward_model")
     class DroppedGroupsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class PolicyRecord(_message.Message):
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     RECOVERIES_FIELD_NUMBER: _ClassVar[int]
     SWAP_POLICY_FIELD_NUMBER: _ClassVar[int]
+    REWARD_MODEL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: int
     step: int
@@ -81,7 +82,8 @@ class PolicyRecord(_message.Message):
     trainer: str
     recoveries: int
     swap_policy: str
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ..., swap_policy: _Optional[str] = ...) -> None: ...
+    reward_model: _common_pb2.BlobRef
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ..., swap_policy: _Optional[str] = ..., reward_model: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class TensorEntry(_message.Message):
     __slots__ = ("name", "dtype", "shape", "sha256", "shard")

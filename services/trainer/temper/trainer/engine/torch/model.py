@@ -191,14 +191,12 @@ class Decoder(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
         self.value_head: nn.Linear | None = None
 
-    def grow_head(self) -> None:
-        """Add a scalar head on the trunk, if there is none: zero at first, so that it disturbs nothing."""
-        if self.value_head is None:
-            weight = self.lm_head.weight
-            head = nn.Linear(self.cfg.hidden_size, 1, device=weight.device, dtype=weight.dtype)
-            nn.init.zeros_(head.weight)
-            nn.init.zeros_(head.bias)
-            self.value_head = head
+    def grow_head(self, *, bias: bool) -> None:
+        """Put a scalar head on the trunk: zero at first, so that it disturbs nothing."""
+        like = self.lm_head.weight
+        self.value_head = nn.Linear(self.cfg.hidden_size, 1, bias=bias, device=like.device, dtype=like.dtype)
+        for param in self.value_head.parameters():
+            nn.init.zeros_(param)
 
     def judge(self, hidden: Tensor) -> Tensor:
         """``[n]`` what the scalar head says about hidden states ``[n, hidden]``."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from temper.runtime.errors import Rejected
 from temper.trainer.engine.base import NamedTensor
+from temper.trainer.engine.torch.model import Decoder
 
 HEAD_PREFIX = "value_head."
 """Parameters that are the trainer's own and no part of the policy."""
@@ -44,9 +45,9 @@ def head_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: param for name, param in model.state_dict().items() if name.startswith(HEAD_PREFIX)}
 
 
-def export(model: nn.Module, *, tied: bool) -> Iterator[NamedTensor]:
+def export(named: Mapping[str, Tensor]) -> Iterator[NamedTensor]:
     """Parameters as raw bytes."""
-    for name, param in named_weights(model, tied=tied).items():
+    for name, param in named.items():
         cpu = param.detach().cpu().contiguous()
         raw = cpu.view(torch.uint8) if cpu.dim() else cpu.reshape(1).view(torch.uint8)
         yield NamedTensor(name, NAMES[cpu.dtype], tuple(cpu.shape), np.asarray(raw.numpy()).tobytes())
@@ -79,11 +80,13 @@ def assign(model: nn.Module, files: Sequence[bytes], *, tied: bool) -> None:
             param.copy_(given[name])
 
 
-def assign_head(model: nn.Module, data: bytes) -> None:
-    """Copy the scalar head of a snapshot into a model that has one. Raises Rejected when it does not fit."""
-    given, wanted = decode(data, what="head.safetensors"), head_weights(model)
+def assign_head(model: Decoder, data: bytes) -> None:
+    """Give a model the scalar head of a snapshot. Raises Rejected when it does not fit."""
+    given = decode(data, what="head.safetensors")
+    model.grow_head(bias=f"{HEAD_PREFIX}bias" in given)
+    wanted = head_weights(model)
     if given.keys() != wanted.keys() or any(given[n].shape != p.shape for n, p in wanted.items()):
-        raise Rejected("the snapshot's value head does not fit the policy", field="head.safetensors")
+        raise Rejected("the snapshot's scalar head does not fit the policy", field="head.safetensors")
     with torch.no_grad():
         for name, param in wanted.items():
             param.copy_(given[name])

@@ -23,6 +23,11 @@ class Sums:
     updates: int = 0
     skipped: list[str] = field(default_factory=list[str])
 
+    @property
+    def why_skipped(self) -> str:
+        """Empty, or why no update of the step was made."""
+        return self.skipped[0] if len(self.skipped) == self.updates else ""
+
     def add(self, terms: LossTerms) -> None:
         """Count one micro-batch."""
         for name, value in terms.sums.items():

@@ -1,0 +1,189 @@
+"""Live sandboxes over the bus: make one, run in it, move files, snapshot, fork. What a host lacks it refuses.
+
+async with SandboxClient(url, token_file) as client:
+place = await client.create("try", lease_s=300)
+result = await client.execute(place, ["python3", "-c", "print(1)"], print_it)
+await client.release(place)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from google.protobuf.message import Message
+
+from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
+from temper.runtime import topology
+from temper.runtime.bus.credentials import Credentials
+from temper.runtime.bus.nats import NatsBus
+from temper.runtime.errors import Rejected
+
+M = TypeVar("M", bound=Message)
+Show = Callable[[bool, bytes], Awaitable[None]]
+"""Takes a chunk of output; True says that it is standard error."""
+
+ANY = "any"
+TIMEOUT_S = 60.0
+_COMMAND_MARGIN_S = 30.0
+_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A live sandbox. Example: `Place("sandbox-4f2a", "try")`, written `sandbox-4f2a/try`."""
+
+    host: str
+    """Host that holds it."""
+    name: str
+    """Session id."""
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """The inverse of `str`. Raises Rejected."""
+        host, slash, name = text.partition("/")
+        if not (host and slash and name):
+            raise Rejected(
+                f"{text!r} is not HOST/NAME", field="sandbox", hint="as `temper sandbox create` printed it"
+            )
+        return cls(host, name)
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.host}/{self.name}"
+
+
+class SandboxClient:
+    """See the module."""
+
+    def __init__(self, url: str, token_file: Path | None = None) -> None:
+        token = token_file.read_text().strip() if token_file else None
+        self._bus = NatsBus(url, name="temper/cli", credentials=Credentials(token=token))
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises Unavailable."""
+        await self._bus.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect."""
+        await self._bus.close()
+
+    async def ask(self, host: str, request: Message, reply: type[M], timeout_s: float = TIMEOUT_S) -> M:
+        """One call; the method is the request's name without "Request". Raises TemperError."""
+        method = type(request).__name__.removesuffix("Request")
+        return await self._bus.request(
+            topology.rpc("sandbox", host, method), request, reply, timeout_s=timeout_s
+        )
+
+    async def create(
+        self,
+        name: str,
+        *,
+        lease_s: float,
+        limits: sandbox_pb2.Limits | None = None,
+        isolation: str = "",
+        needs: Sequence[str] = (),
+    ) -> Place:
+        """A bare sandbox under a lease. Raises Rejected, Exhausted."""
+        request = sandbox_pb2.AcquireRequest(
+            session_id=name, limits=limits, lease_s=lease_s, min_isolation=isolation, needs=needs
+        )
+        reply = await self.ask(ANY, request, sandbox_pb2.AcquireResponse)
+        return Place(reply.host, name)
+
+    async def execute(
+        self,
+        place: Place,
+        argv: Sequence[str],
+        show: Show,
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        wall_s: float = TIMEOUT_S,
+    ) -> sandbox_pb2.CommandResult:
+        """Run a program; `show` gets its output while it runs, and a slow one holds it back. Raises TemperError."""
+        command = f"cli-{secrets.token_hex(8)}"
+        request = sandbox_pb2.ExecRequest(
+            session_id=place.name,
+            command_id=command,
+            argv=argv,
+            stdin=stdin,
+            env=dict(env or {}),
+            limits=sandbox_pb2.Limits(wall_s=wall_s),
+            stream=True,
+        )
+        timeout_s = wall_s + _COMMAND_MARGIN_S
+        running = asyncio.create_task(self.ask(place.host, request, sandbox_pb2.ExecResponse, timeout_s))
+        reading = asyncio.create_task(self._show(place, command, show))
+        try:
+            await asyncio.wait({running, reading}, return_when=asyncio.FIRST_EXCEPTION)
+            return (await running).result
+        finally:
+            for task in (running, reading):
+                task.cancel()
+
+    async def _show(self, place: Place, stream: str, show: Show) -> None:
+        async for chunk in self.output(place, stream):
+            await show(chunk.stream == control_pb2.OUTPUT_STREAM_STDERR, chunk.data)
+
+    async def output(self, place: Place, stream: str) -> AsyncIterator[Any]:
+        """Chunks of a program or streamed command until its end. Raises TemperError."""
+        offset, ended = 0, False
+        while not ended:
+            request = control_pb2.ReadOutputRequest(
+                session_id=place.name, stream_id=stream, offset=offset, wait_s=_WAIT_S
+            )
+            reply = await self.ask(place.host, request, control_pb2.ReadOutputResponse)
+            for chunk in reply.chunks:
+                yield chunk
+            offset, ended = reply.offset, reply.ended
+
+    async def start(
+        self, place: Place, argv: Sequence[str], *, terminal: bool, rows: int = 24, columns: int = 80
+    ) -> str:
+        """Start a program that is typed to; returns its id. Raises TemperError."""
+        program = f"cli-{secrets.token_hex(8)}"
+        request = control_pb2.StartProgramRequest(
+            session_id=place.name,
+            program_id=program,
+            argv=argv,
+            terminal=terminal,
+            rows=rows,
+            columns=columns,
+            stdin=True,
+            stream=True,
+        )
+        await self.ask(place.host, request, control_pb2.StartProgramResponse)
+        return program
+
+    async def type(self, place: Place, program: str, data: bytes) -> None:
+        """Type into a program. Raises TemperError."""
+        request = control_pb2.WriteInputRequest(
+            session_id=place.name, program_id=program, command_id=f"cli-{secrets.token_hex(8)}", data=data
+        )
+        await self.ask(place.host, request, control_pb2.WriteInputResponse)
+
+    async def resize(self, place: Place, program: str, rows: int, columns: int) -> None:
+        """Change the size of a terminal. Raises TemperError."""
+        request = control_pb2.ResizeTerminalRequest(
+            session_id=place.name, program_id=program, rows=rows, columns=columns
+        )
+        await self.ask(place.host, request, control_pb2.ResizeTerminalResponse)
+
+    async def close(self, place: Place, program: str) -> sandbox_pb2.CommandResult:
+        """End a program. Raises TemperError."""
+        request = control_pb2.CloseProgramRequest(session_id=place.name, program_id=program)
+        return (await self.ask(place.host, request, control_pb2.CloseProgramResponse)).result
+
+    async def release(self, place: Place) -> bool:
+        """Destroy a sandbox; whether there was one. Raises TemperError."""
+        request = sandbox_pb2.ReleaseRequest(session_id=place.name)
+        return (await self.ask(place.host, request, sandbox_pb2.ReleaseResponse)).released

@@ -1,0 +1,37 @@
+"""What happens to the samples of one step on the worker thread: opinions, advantages, the engine's step."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from temper.trainer.algorithms import algorithm
+from temper.trainer.engine.base import Engine, StepOutcome
+from temper.trainer.judging import opinion, rewarded, trusted
+from temper.trainer.plan import PhasePlan
+from temper.trainer.samples import Batch, Sample, scores
+
+JUDGE = "reward_model"
+
+
+def train(engine: Engine, phase: PhasePlan, samples: Sequence[Sample], phase_step: int) -> StepOutcome:
+    """One step of a phase; metrics say what the reward model thought, where it was asked."""
+    rewards, said = samples, dict[str, float]()
+    if phase.judged:
+        found = opinion(samples, *engine.judged(samples))
+        weight = trusted(found, phase.settings)
+        rewards, said = rewarded(samples, found, weight), found.metrics(weight)
+    batch = Batch(rewards, phase.algorithm.advantages(scores(rewards), phase.settings))
+    outcome = engine.step(batch, phase.algorithm, phase.settings, phase.tuned(phase_step))
+    if phase.refreshes(phase_step):
+        said |= _refreshed(engine, phase, samples, phase_step)
+    return replace(outcome, metrics={**outcome.metrics, **said})
+
+
+def _refreshed(
+    engine: Engine, phase: PhasePlan, samples: Sequence[Sample], phase_step: int
+) -> dict[str, float]:
+    """Let the reward model learn from the verifier's view of this step's samples."""
+    judge = algorithm(JUDGE)
+    settings = judge.settings({}, {}, max_staleness=0)
+    batch = Batch(samples, judge.advantages(scores(samples), settings))
+    outcome = engine.step(batch, judge, settings, replace(phase.tuned(phase_step), muon_lr=0.0))
+    return {name: value for name, value in outcome.metrics.items() if name.startswith("rm_")}
