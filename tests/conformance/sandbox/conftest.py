@@ -12,6 +12,7 @@ from temper.sandbox.engine import cgroups
 from temper.sandbox.engine.base import Backend, Isolation, Limits, Sandbox
 from temper.sandbox.engine.bubblewrap import BubblewrapBackend
 from temper.sandbox.engine.fake import FakeBackend
+from temper.sandbox.engine.gvisor import GvisorBackend
 from temper.sandbox.engine.namespaces import NamespacesBackend
 from temper.sandbox.engine.process import ProcessBackend
 
@@ -35,7 +36,7 @@ MAKERS: dict[str, Callable[[Path], Backend]] = {
     "process": lambda path: ProcessBackend(slots=SLOTS, state_dir=path),
     "fake": lambda _: FakeBackend(slots=SLOTS),
 }
-CONTAINERS = ("docker",)
+CONTAINERS = ("docker", "gvisor")
 """Backends whose commands cost a tenth of a second: a module asks for them by `BACKENDS = ALL`."""
 ALL = (*MAKERS, *CONTAINERS)
 
@@ -62,6 +63,8 @@ def _make(name: str, path: Path, request: pytest.FixtureRequest) -> Backend:
 
         url: str = request.getfixturevalue("docker_url")
         return DockerBackend(slots=SLOTS, state_dir=path, url=url, runtime="", first_uid=350_000)
+    if name == "gvisor":
+        return GvisorBackend(slots=SLOTS, state_dir=path, first_uid=360_000)
     return MAKERS[name](path)
 
 
@@ -95,6 +98,12 @@ def programs(backend: Backend) -> None:
 def isolated(backend: Backend) -> None:
     if backend.capabilities.isolation < Isolation.NAMESPACE:
         pytest.skip(f"this backend declares isolation {backend.capabilities.isolation.name}")
+
+
+@pytest.fixture
+def shared_kernel(backend: Backend) -> None:
+    if backend.capabilities.isolation > Isolation.NAMESPACE:
+        pytest.skip("this backend declares a kernel of its own, whose calls are not the host's")
 
 
 @pytest.fixture

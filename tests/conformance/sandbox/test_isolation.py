@@ -24,11 +24,12 @@ async def code(sandbox: Sandbox, text: str) -> str:
 
 
 async def test_it_sees_its_own_processes_only(sandbox: Sandbox) -> None:
-    pids = (await run(sandbox, "ls -d /proc/[0-9]*")).split()
+    pids = (await run(sandbox, "echo /proc/[0-9]*")).split()
     assert len(pids) < 6
     assert str(os.getpid()) not in {pid.removeprefix("/proc/") for pid in pids} or os.getpid() < 10
 
 
+@pytest.mark.usefixtures("shared_kernel")
 async def test_it_has_no_privilege_and_can_gain_none(sandbox: Sandbox) -> None:
     status = await run(sandbox, "cat /proc/self/status")
     for line in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
@@ -42,10 +43,8 @@ async def test_it_has_no_privilege_and_can_gain_none(sandbox: Sandbox) -> None:
     "path", ["/etc/shadow", "/root/.bashrc", "/home", "/var/log", "/etc/hostname", "/boot", "/sys/kernel"]
 )
 async def test_the_hosts_own_files_are_not_there(sandbox: Sandbox, path: str) -> None:
-    said = await run(sandbox, f"ls {path}") + await run(sandbox, f"cat {path}")
-    assert "No such file" in said or not host_lines(path) & set(
-        said.splitlines()
-    )  # an engine puts its own there
+    said = await run(sandbox, f"cat {path}; cd {path} && echo *")
+    assert "No such file" in said or not host_lines(path) & set(said.split())  # an engine puts its own there
 
 
 def host_lines(path: str) -> set[str]:
@@ -55,8 +54,8 @@ def host_lines(path: str) -> set[str]:
 
 
 async def test_the_services_files_are_not_there(sandbox: Sandbox, tmp_path: str) -> None:
-    assert "No such file" in await run(sandbox, f"ls {tmp_path}")
-    assert "No such file" in await run(sandbox, f"ls {Path(__file__).parent}")
+    assert "No such file" in await run(sandbox, f"cat {tmp_path}")
+    assert "No such file" in await run(sandbox, f"cat {Path(__file__).parent}")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ async def test_no_secret_of_the_service_is_in_its_environment_or_memory(
 
 async def test_there_is_no_network_and_no_name_service(sandbox: Sandbox) -> None:
     said = await code(sandbox, "import socket\nsocket.create_connection(('1.1.1.1', 53), 5)")
-    assert "Network is unreachable" in said
+    assert "unreachable" in said or "No route to host" in said
     assert "gaierror" in await code(sandbox, "socket.getaddrinfo('example.com', 80)")
     assert (await run(sandbox, "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' '")).split() == ["lo"]
 
@@ -103,6 +102,7 @@ async def test_its_own_loopback_works(sandbox: Sandbox) -> None:
     assert await code(sandbox, text) == "True\n"
 
 
+@pytest.mark.usefixtures("shared_kernel")
 async def test_what_a_tenant_leaves_in_the_network_is_not_met_by_the_next(sandbox: Sandbox) -> None:
     text = (
         "import socket\ns = socket.create_server(('127.0.0.1', 4444))\n"
@@ -114,6 +114,7 @@ async def test_what_a_tenant_leaves_in_the_network_is_not_met_by_the_next(sandbo
     assert "tw 0" in said
 
 
+@pytest.mark.usefixtures("shared_kernel")
 @pytest.mark.parametrize(
     "call",
     [
@@ -133,6 +134,7 @@ async def test_dangerous_calls_are_refused(sandbox: Sandbox, call: str) -> None:
     assert await code(sandbox, text) == "(-1, 1)\n"
 
 
+@pytest.mark.usefixtures("shared_kernel")
 async def test_clone3_says_that_it_does_not_exist(sandbox: Sandbox) -> None:
     text = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n(libc.syscall(435, 0, 0), ctypes.get_errno())"
     assert await code(sandbox, text) == "(-1, 38)\n"

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.sandbox.conftest import ALL, LIMITS
 
 from temper.runtime.errors import Exhausted, Rejected
-from temper.sandbox.engine.base import Command, Outcome, Sandbox
+from temper.sandbox.engine.base import Backend, Command, Isolation, Outcome, Sandbox
 
 BACKENDS = ALL
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("programs")]
@@ -63,7 +63,7 @@ async def test_a_timeout_takes_the_whole_tree_grandchildren_in_new_sessions_incl
     line = "setsid sh -c 'setsid sleep 600 & sleep 600' & sleep 600"
     result = await sandbox.execute(shell(line), replace(LIMITS, wall_s=0.5))
     assert result.outcome is Outcome.TIMED_OUT
-    left = await sandbox.execute(shell("ls -d /proc/[0-9]* | while read p; do cat $p/comm; done"), LIMITS)
+    left = await sandbox.execute(shell("for p in /proc/[0-9]*; do cat $p/comm; done"), LIMITS)
     assert b"sleep" not in left.stdout.split() or b"sleep" not in await own_processes(sandbox)
 
 
@@ -200,9 +200,11 @@ async def test_a_large_program_text_passes(sandbox: Sandbox) -> None:
     assert result.stdout == b"2000000\n"
 
 
-async def test_a_link_to_the_outside_is_not_followed(sandbox: Sandbox) -> None:
+async def test_a_link_to_the_outside_is_not_followed(backend: Backend, sandbox: Sandbox) -> None:
     await sandbox.execute(shell("ln -s /etc/passwd link; ln -s /etc dir; mkfifo pipe"), LIMITS)
-    for path in ("link", "dir/passwd", "pipe"):
+    # A kernel of its own keeps a pipe to itself: there is none on the host to be met.
+    seen = ["pipe"] if backend.capabilities.isolation <= Isolation.NAMESPACE else []
+    for path in ("link", "dir/passwd", *seen):
         with pytest.raises(Rejected):
             await sandbox.get_file(path, 100)
         with pytest.raises(Rejected):

@@ -1,6 +1,7 @@
 """`DockerBackend`: slots on an engine, with everything that a container may do taken away."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ from docker.types import Ulimit
 from temper.runtime.errors import Rejected, TemperError, Unavailable
 from temper.sandbox.engine import identity
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits, StartCost
+from temper.sandbox.engine.container import refused
 from temper.sandbox.engine.container.backend import ContainerBackend
-from temper.sandbox.engine.docker import filter, images  # noqa: A004 - a system call filter
+from temper.sandbox.engine.docker import images
 from temper.sandbox.engine.docker.client import MISSING, Client
 from temper.sandbox.engine.docker.container import TREES, DockerContainer
 from temper.sandbox.engine.docker.images import ImageSource
@@ -178,7 +180,7 @@ class DockerBackend(ContainerBackend):
             pids_limit=limits.pids,
             read_only=True,
             runtime=self._runtime or None,
-            security_opt=["no-new-privileges:true", f"seccomp={filter.profile()}"],
+            security_opt=["no-new-privileges:true", f"seccomp={json.dumps(refused.profile())}"],
             shm_size=_MASKED_SHARED_MEMORY,
             tmpfs={tree: _tmpfs(tree, uid, limits) for tree in TREES},
             ulimits=[
