@@ -181,17 +181,48 @@ async def test_the_verifier_sees_the_transcript(made: World) -> None:
     assert (await made.episodes.finish(request)).reward == 1.0
 
 
-async def test_a_tool_that_is_not_offered_is_refused(made: World) -> None:
-    with pytest.raises(Rejected, match="offers no tool 'shell'"):
-        await made.episodes.step(step(made.bundles.add(), "1", tool="shell"))
+async def test_a_tool_that_is_not_offered_is_an_observation_and_costs_no_sandbox(made: World) -> None:
+    reply = await made.episodes.step(step(made.bundles.add(), "1", tool="shell"))
+    assert (reply.is_error, reply.refused) == (True, "unknown_tool")
+    assert reply.observation == "error: no tool 'shell'; known: python"
+    assert made.fake.created == 0
 
 
-async def test_arguments_must_be_an_object(made: World) -> None:
+@pytest.mark.parametrize("text", ["[1]", '{"x": 1, "y": 2}', "[" * 5000])
+async def test_hud_python_480_malformed_arguments_are_an_observation_and_the_episode_goes_on(
+    made: World, text: str
+) -> None:
+    env = made.bundles.add(params={"offset": 4})
+    request = step(env, "1")
+    request.call.arguments_json = text
+    reply = await made.episodes.step(request)
+    assert reply.is_error
+    assert reply.refused in {"malformed", "invalid_args"}
+    assert (await made.episodes.step(step(env, "2 + 3", turn=1))).observation == "5"
+    last = finish(env, "7")
+    last.transcript.append(pb.TranscriptEntry(call=request.call, observation=reply.observation))
+    assert (await made.episodes.finish(last)).reward == 1.0
+
+
+async def test_a_repaired_call_runs_and_says_so(made: World) -> None:
     request = step(made.bundles.add(), "1")
-    for text in ("[1]", "{", '{"code": 1}'):
-        request.call.arguments_json = text
-        with pytest.raises(Rejected, match="arguments_json"):
-            await made.episodes.step(request)
+    request.call.arguments_json = '{"code": 5} and so'
+    reply = await made.episodes.step(request)
+    assert reply.observation == "5\n[call repaired: trailing_text, type]"
+    assert list(reply.repairs) == ["trailing_text", "type"]
+
+
+async def test_an_answer_can_be_submitted_as_a_call_once(made: World) -> None:
+    env = made.bundles.add(manifest=MANIFEST + '[[tools]]\nname = "submit"\n', params={"offset": 4})
+    request = step(env, "", tool="submit")
+    request.call.arguments_json = '{"answer": "7"}'
+    reply = await made.episodes.step(request)
+    assert (reply.submitted, reply.is_error, reply.observation) == (True, False, "submitted")
+    assert (await made.episodes.step(request)).observation == "submitted"  # redelivered
+    request.call.arguments_json = '{"answer": "8"}'
+    assert (await made.episodes.step(request)).is_error
+    assert (await made.episodes.step(step(env, "1", turn=2))).refused == "submitted"
+    assert (await made.episodes.finish(finish(env, None))).reward == 1.0
 
 
 async def test_weak_isolation_is_refused_unless_the_host_or_the_environment_says_so(tmp_path: Path) -> None:

@@ -6,21 +6,25 @@ is asked only after the session's sandbox, with every process and file of the po
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from temper.api.sandbox.v1 import sandbox_pb2
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected, Unavailable
 from temper.runtime.telemetry import get_logger
-from temper.sandbox import tools
+from temper.sandbox import gateway, tools
 from temper.sandbox.convert import merge_limits, result_message
 from temper.sandbox.engine.base import CommandResult, Isolation, Limits, Sandbox
 from temper.sandbox.environments import Environment, EnvironmentHost, VerifierError
-from temper.sandbox.host import Purpose, SandboxHost
+from temper.sandbox.host import SandboxHost
 from temper.sandbox.manifest import Manifest
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.state import End
+from temper.sandbox.tenancy import Purpose
+
+_KEPT_ANSWERS: Final = 4096
 
 
 class Episodes:
@@ -43,6 +47,8 @@ class Episodes:
         self._clock = clock
         self._metrics = metrics
         self._finishing: dict[str, asyncio.Task[sandbox_pb2.FinishResponse]] = {}
+        self._gateway = gateway.Gateway(clock)
+        self._answers: OrderedDict[str, str] = OrderedDict()
 
     async def materialize(self, request: sandbox_pb2.MaterializeRequest) -> sandbox_pb2.MaterializeResponse:
         """Prompts, tools and, when asked, oracle actions. Raises Rejected, Unavailable."""
@@ -64,23 +70,55 @@ class Episodes:
         """One tool call. Raises Rejected, Stale, Exhausted, Unavailable."""
         environment = await self._environments.open(request.env)
         declared = environment.manifest
-        tool = _find_tool(declared, request.call.name)
-        arguments = _arguments(request.call.arguments_json)
         self._require_isolation(declared)
+        call = gateway.read(declared.tools, request.call.name, request.call.arguments_json)
+        if isinstance(call, gateway.Checked) and call.tool.kind is tools.Kind.SUBMIT:
+            return self._submitted(request.session_id, call)
+        if request.session_id in self._answers:
+            call = gateway.BadCall("submitted", "error: an answer was submitted already")
+        if isinstance(call, gateway.BadCall):
+            return self._refused(call)
         sandbox_limits = merge_limits(declared.limits(self._limits), sandbox_pb2.Limits())
         limits = merge_limits(sandbox_limits, request.limits)
         purpose = Purpose(request.job_id, f"{request.env.name}@{request.env.version}")
         await self._host.acquire(request.session_id, sandbox_limits, request.lease_s, purpose)
 
         async def work(sandbox: Sandbox) -> CommandResult:
-            return await tools.run(sandbox, tool, arguments, limits)
+            return await self._gateway.call(purpose.env, sandbox, call, limits)
 
         result = await self._host.run(request.session_id, request.command_id, work)
+        seen = [tools.observation(result, limits), gateway.told(call.repairs)]
         return sandbox_pb2.StepResponse(
             host=self._host.name,
-            observation=tools.observation(result, limits),
+            observation="\n".join(part for part in seen if part),
             result=result_message(result, self._host.backend.capabilities.cgroup_mode),
             is_error=tools.is_error(result),
+            repairs=call.repairs,
+        )
+
+    def _refused(self, call: gateway.BadCall) -> sandbox_pb2.StepResponse:
+        """A bad call is something the policy reads, and costs no sandbox."""
+        return sandbox_pb2.StepResponse(
+            host=self._host.name,
+            observation=call.observation,
+            result=sandbox_pb2.CommandResult(outcome=sandbox_pb2.OUTCOME_OK),
+            is_error=True,
+            refused=call.kind,
+        )
+
+    def _submitted(self, session: str, call: gateway.Checked) -> sandbox_pb2.StepResponse:
+        """The first answer counts; what a policy submits later is told so."""
+        answer = str(call.arguments["answer"])
+        first = self._answers.setdefault(session, answer) == answer
+        while len(self._answers) > _KEPT_ANSWERS:
+            self._answers.popitem(last=False)
+        return sandbox_pb2.StepResponse(
+            host=self._host.name,
+            observation="submitted" if first else "error: an answer was submitted already",
+            result=sandbox_pb2.CommandResult(outcome=sandbox_pb2.OUTCOME_OK),
+            is_error=not first,
+            repairs=call.repairs,
+            submitted=True,
         )
 
     async def finish(self, request: sandbox_pb2.FinishRequest) -> sandbox_pb2.FinishResponse:
@@ -131,10 +169,11 @@ class Episodes:
             )
 
     async def _score(self, environment: Environment, request: sandbox_pb2.FinishRequest) -> float:
-        if not request.HasField("answer"):  # no answer is the agent's failure: the floor, by the contract
+        answer = request.answer if request.HasField("answer") else self._answers.get(request.session_id)
+        if answer is None:  # no answer is the agent's failure: the floor, by the contract
             return environment.manifest.reward_min
-        transcript = [_entry(each) for each in request.transcript]
-        return await environment.score(request.split, request.task_index, request.answer, transcript)
+        transcript = [_entry(environment.manifest.tools, each) for each in request.transcript]
+        return await environment.score(request.split, request.task_index, answer, transcript)
 
     def _require_isolation(self, declared: Manifest) -> None:
         capabilities = self._host.backend.capabilities
@@ -182,26 +221,10 @@ def _tool(tool: tools.Tool) -> sandbox_pb2.ToolSpec:
     )
 
 
-def _entry(entry: sandbox_pb2.TranscriptEntry) -> dict[str, Any]:
-    call = {"name": entry.call.name, "arguments": _arguments(entry.call.arguments_json)}
-    return {"call": call, "observation": entry.observation}
-
-
-def _find_tool(declared: Manifest, name: str) -> tools.Tool:
-    for tool in declared.tools:
-        if tool.name == name:
-            return tool
-    offered = ", ".join(tool.name for tool in declared.tools) or "none"
-    raise Rejected(
-        f"environment {declared.name!r} offers no tool {name!r}", field="call.name", hint=f"it has: {offered}"
-    )
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text) if text else {}
-    except (ValueError, RecursionError) as error:
-        raise Rejected(f"not JSON: {error}", field="call.arguments_json") from None
-    if not isinstance(value, dict):
-        raise Rejected("must be an object", field="call.arguments_json")
-    return cast("dict[str, Any]", value)
+def _entry(offered: Sequence[tools.Tool], entry: sandbox_pb2.TranscriptEntry) -> dict[str, Any]:
+    """As the tool got it; what was no call is handed on as the text that it was."""
+    call = gateway.read(offered, entry.call.name, entry.call.arguments_json)
+    checked = isinstance(call, gateway.Checked)
+    arguments = dict(call.arguments) if checked else {"text": entry.call.arguments_json}
+    name = call.tool.name if checked else entry.call.name
+    return {"call": {"name": name, "arguments": arguments}, "observation": entry.observation}

@@ -100,10 +100,16 @@ def _tool(entry: Any, index: int) -> tools.Tool:
     try:
         kind = tools.Kind(entry.get("kind", entry["name"]))
     except ValueError:
-        raise Rejected(f"unknown kind {entry.get('kind')!r}", field=where, hint="python or shell") from None
-    default = tools.PYTHON if kind is tools.Kind.PYTHON else tools.SHELL
-    parameters = entry.get("parameters", default.parameters)
-    return tools.Tool(entry["name"], kind, entry.get("description", default.description), parameters)
+        kinds = ", ".join(tools.Kind)
+        raise Rejected(f"unknown kind {entry.get('kind')!r}", field=where, hint=kinds) from None
+    default = tools.STANDARD[kind]
+    return tools.Tool(
+        entry["name"],
+        kind,
+        entry.get("description", default.description),
+        entry.get("parameters", default.parameters),
+        str(entry.get("degrade", "")),
+    )
 
 
 def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
