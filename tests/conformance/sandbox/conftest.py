@@ -1,5 +1,6 @@
 """One suite over every backend. A test is skipped only by a capability that the backend itself does not declare."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -39,12 +40,17 @@ MAKERS: dict[str, Callable[[Path], Backend]] = {
 CONTAINERS = ("docker", "gvisor")
 """Backends whose commands cost a tenth of a second: a module asks for them by `BACKENDS = ALL`."""
 ALL = (*MAKERS, *CONTAINERS)
+EVERYWHERE = os.environ.get("TEMPER_TEST_SANDBOXES") == "all"
+"""Whether every module runs on every backend: minutes more."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module runs on the backends it names in `BACKENDS`; by default on those whose sandboxes are cheap."""
+    """A module runs on the backends it names in `BACKENDS`; by default on those whose sandboxes are cheap.
+
+    TEMPER_TEST_SANDBOXES=all runs every module on all of them.
+    """
     if "backend" in metafunc.fixturenames:
-        names = getattr(metafunc.module, "BACKENDS", tuple(MAKERS))
+        names = getattr(metafunc.module, "BACKENDS", ALL if EVERYWHERE else tuple(MAKERS))
         metafunc.parametrize("backend", names, indirect=True, scope="module")
 
 
@@ -92,6 +98,12 @@ async def sandbox(backend: Backend) -> AsyncIterator[Sandbox]:
 def programs(backend: Backend) -> None:
     if not backend.capabilities.programs:
         pytest.skip("this backend declares that it runs no real programs")
+
+
+@pytest.fixture
+def sessions(backend: Backend) -> None:
+    if not backend.capabilities.sessions:
+        pytest.skip("this backend declares no sessions")
 
 
 @pytest.fixture

@@ -157,6 +157,7 @@ async def test_lines_are_found_where_they_are(sandbox: Sandbox, programs: None) 
         await sandbox.search("(")
 
 
+@pytest.mark.usefixtures("shared_kernel")
 async def test_changes_are_told_as_they_happen(sandbox: Sandbox, programs: None) -> None:
     await sandbox.make_directory("/work/old")
     seen: list[Change] = []

@@ -68,6 +68,9 @@ class ContainerBackend(ABC):
     async def fork(self, snapshot: str, names: Sequence[str], limits: Limits) -> list[Fork]:
         """One new sandbox per name with the files of a snapshot. Raises Rejected for an unknown one."""
         self._snapshots.require(snapshot)
+        most = self.capabilities.max_fork
+        if not 1 <= len(names) <= most:
+            raise Rejected(f"cannot fork {len(names)} at once", field="count", hint=f"1 to {most}")
         return [await self._fork_one(snapshot, name, limits) for name in names]
 
     async def _fork_one(self, snapshot: str, name: str, limits: Limits) -> Fork:

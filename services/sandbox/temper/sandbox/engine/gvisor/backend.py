@@ -155,6 +155,7 @@ class GvisorBackend(ContainerBackend):
         grouped = bool(self._groups)
         counted = frozenset({"cpus", "cpu_s"})
         notes = ["a sandbox over its memory limit dies as a whole, with the outcome oom_killed"]
+        notes.append("a watch tells a change of a file's content when its kernel writes it back, not at once")
         notes += [] if self._python else ["the root has no python3, so the python tool does not work"]
         return Capabilities(
             "gvisor",
