@@ -70,8 +70,8 @@ def make_tensorrt(_: int) -> Engine:
 ENGINES: dict[str, Kind] = {
     "torch": Kind(
         make_torch,
-        frozenset({"positions", "kept_kv"}),
-        frozenset(),
+        OPTIONS | {"stream", "pause", "blocks", "positions", "kept_kv"},
+        frozenset(SwapPolicy),
     ),
     "fake": Kind(
         make_fake,

@@ -155,3 +155,36 @@ async def test_cached_tokens_never_exceed_the_context(engine: Engine):
     for turn in range(3):
         done = await engine.submit(ask(f"c{turn}", PROMPT))
         assert 0 <= done.cached_tokens < len(PROMPT)
+
+
+@pytest.mark.needs("pool")
+async def test_vllm_53812_nobody_runs_past_the_limit_drafts_and_preemption_or_not(tight: Engine):
+    """vllm PR#53812: the sampled token has its place inside the limit, also after a resume, also beside drafts."""
+    limit = min(CONTEXT, tight.info.max_context)
+    loops = [(3, 4, 5, 6) * 5, (9, 8) * 10, (7,) * 20]
+    pending = [
+        tight.submit(ask(f"{i}-{j}", loop, sample=j, count=limit, temperature=0.5))
+        for i, loop in enumerate(loops)
+        for j in range(2)
+    ]
+    for done in await asyncio.gather(*pending):
+        assert done.finish is FinishReason.LENGTH
+        assert len(done.tokens) == limit - 20
+        assert_aligned(done)
+    assert tight.stats().preemptions > 0
+
+
+async def test_sglang_37450_usage_counts_what_was_emitted(engine: Engine):
+    """sglang PR#37450/#39826: accepted drafts are output tokens, not more of them."""
+    before = engine.stats()
+    loops = [
+        engine.submit(ask(f"l{i}", (3, 4, 5, 6) * 5, sample=i, count=40, temperature=0.3)) for i in range(4)
+    ]
+    stopped = await asyncio.gather(*loops)
+    await settle(engine)
+    after = engine.stats()
+    assert all(0 <= done.drafts_accepted <= len(done.tokens) for done in stopped)
+    assert after.generated_tokens - before.generated_tokens == sum(len(done.tokens) for done in stopped) + 1
+    accepted = after.drafts_accepted - before.drafts_accepted
+    assert accepted <= after.drafts_proposed - before.drafts_proposed
+    assert accepted == sum(done.drafts_accepted for done in stopped)
