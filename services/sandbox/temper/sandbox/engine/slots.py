@@ -12,6 +12,7 @@ from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable
 from temper.sandbox.engine import identity
 from temper.sandbox.engine.base import Capabilities, Fork, Limits
 from temper.sandbox.engine.groups import Group
+from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.launched import LaunchedSandbox
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
 from temper.sandbox.engine.snapshots import Snapshots
@@ -35,6 +36,8 @@ class SlotBackend(ABC):
 
     ISOLATED: ClassVar[bool]
     """Whether the kernel ends everything of a sandbox with its init."""
+    STANDS_BY: ClassVar[bool] = False
+    """Whether the far side can be forked before it is known who comes."""
     SHARED: ClassVar[tuple[str, ...]]
     """Names of the writable trees, in the order in which init hands over their descriptors."""
 
@@ -46,6 +49,7 @@ class SlotBackend(ABC):
         self._live: dict[int, LaunchedSandbox] = {}
         self._groups: Sequence[Group] = ()
         self._launcher: Launcher | None = None
+        self._standby: tuple[int, socket.socket] | None = None
         self._capabilities: Capabilities | None = None
 
     @property
@@ -62,17 +66,53 @@ class SlotBackend(ABC):
             raise Rejected(
                 f"this backend has no network {network!r}", field="network", hint=f"it has: {allowed}"
             )
-        if not self._free:
-            raise Exhausted(f"all {self._slots} sandboxes are taken", hint="retry when one is released")
-        slot = self._free.pop()
+        slot, begun = self._claim()
         try:
-            return await self._create(slot, limits)
+            return await self._create(slot, limits, begun)
         except BaseException:
             if slot not in self._live:
                 self._free.append(slot)
             raise
+        finally:
+            self._stand_by()
 
-    async def _create(self, slot: int, limits: Limits) -> LaunchedSandbox:
+    def _claim(self) -> tuple[int, socket.socket | None]:
+        """A slot, with the process that stands by in it if there is one. Raises Exhausted."""
+        if self._standby is not None and self._launcher is not None and self._launcher.alive:
+            standby, self._standby = self._standby, None
+            return standby
+        self._dismiss()
+        if not self._free:
+            raise Exhausted(f"all {self._slots} sandboxes are taken", hint="retry when one is released")
+        return self._free.pop(), None
+
+    def _stand_by(self) -> None:
+        """Have the launcher fork the next sandbox ahead, while this one works: who comes is told to it then."""
+        if (
+            not self.STANDS_BY
+            or self._standby
+            or not self._free
+            or not (self._launcher and self._launcher.alive)
+        ):
+            return
+        slot = self._free.pop()
+        group = self._groups[slot] if self._groups else None
+        try:
+            request = {"slot": slot, "standby": True}
+            control = self._launcher.create(request, group.join_descriptors() if group else [])
+        except Unavailable:  # the next creation meets the same and says so
+            self._free.append(slot)
+        else:
+            self._standby = (slot, control)
+
+    def _dismiss(self) -> None:
+        if self._standby is not None:
+            slot, control = self._standby
+            control.close()  # its end of file: it exits
+            self._standby = None
+            self._free.append(slot)
+
+    async def _create(self, slot: int, limits: Limits, begun: socket.socket | None) -> LaunchedSandbox:
         group = self._groups[slot] if self._groups else None
         if group is not None:
             group.apply(limits)
@@ -85,8 +125,10 @@ class SlotBackend(ABC):
             assert self._launcher is not None
             return self._launcher.create(request, group.join_descriptors() if group else [])
 
+        if begun is not None and not _told(begun, request):
+            begun = None
         sandbox = LaunchedSandbox(
-            await bear(),
+            begun or await bear(),
             self.SHARED,
             owner=request["owner"],
             snapshots=self._snapshots,
@@ -134,6 +176,7 @@ class SlotBackend(ABC):
             self._free.append(slot)
 
     async def _restart_launcher(self) -> None:
+        self._dismiss()
         if self._launcher is not None:
             self._launcher.close()
         self._launcher = self._make_launcher()
@@ -159,10 +202,21 @@ class SlotBackend(ABC):
         """Destroy every sandbox and end the launcher."""
         for sandbox in list(self._live.values()):
             await sandbox.destroy()
+        self._dismiss()
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
         self._snapshots.clear()
+
+
+def _told(standby: socket.socket, request: Mapping[str, Any]) -> bool:
+    """Tell a standby who comes; False if it is dead (memory had run out), and then it is let go of."""
+    try:
+        wire.send(standby, dict(request))
+    except OSError:
+        standby.close()
+        return False
+    return True
 
 
 def rlimits(limits: Limits, *, with_memory: bool, with_pids: bool) -> Mapping[str, int]:

@@ -18,6 +18,8 @@ _PROGRAM: Final = "bwrap"
 class BubblewrapBackend(NamespacesBackend):
     """Sandboxes in `bwrap`. Parameters as of the namespaces backend."""
 
+    STANDS_BY = False  # the outer program needs to know who comes
+
     async def start(self) -> None:
         """As the namespaces backend's; also Unavailable without the program."""
         if shutil.which(_PROGRAM) is None:

@@ -38,13 +38,12 @@ class Seal(NamedTuple):
 
 def enter(control: socket.socket, request: wire.Message, cgroups: Sequence[int], seal: Seal) -> socket.socket:
     """Returns the control socket; every other descriptor but `OOM_SCORE` is closed. Raises OSError."""
-    # Python's own handler would let a command interrupt process 1.
-    syscalls.handle_signal(signal.SIGINT, syscalls.DEFAULT_ACTION)
-    for descriptor in cgroups:
-        os.write(descriptor, b"0")
     isolated: bool = request["isolated"]
-    if isolated and not request.get("boxed"):  # an outer program has built the walls of a boxed one
-        _isolate(request)
+    walled = isolated and not request.get("boxed")  # an outer program has built the walls of a boxed one
+    if not request.get("standby"):
+        _begin(cgroups, isolated=walled)
+    if walled:
+        root.mount_trees(request["uid"], request["work_bytes"], request["tmp_bytes"], request["inodes"])
     os.chdir(request["directory"])
     os.umask(0o022)
     os.dup2(os.open("/proc/self/oom_score_adj", os.O_WRONLY), OOM_SCORE, inheritable=False)
@@ -62,11 +61,29 @@ def enter(control: socket.socket, request: wire.Message, cgroups: Sequence[int],
     return socket.socket(fileno=CONTROL)
 
 
-def _isolate(request: wire.Message) -> None:
-    syscalls.unshare(_NAMESPACES)
-    root.mount_private(request["uid"], request["work_bytes"], request["tmp_bytes"], request["inodes"])
-    _bound_messages()
-    _socket.sethostname("sandbox")
+def stand_by(control: socket.socket, cgroups: Sequence[int]) -> wire.Message | None:
+    """Do all that does not depend on who comes, then wait for the request; None if nobody does. Raises OSError.
+
+    Nothing of an agent runs here yet, and one standby becomes one sandbox.
+    """
+    _begin(cgroups, isolated=True)
+    wire.decode(
+        wire.encode({"event": "ready"})[4:]
+    )  # pages that the codec writes to are copied now, not later
+    received = wire.receive(control)
+    return None if received is None else received[0]
+
+
+def _begin(cgroups: Sequence[int], *, isolated: bool) -> None:
+    # Python's own handler would let a command interrupt process 1.
+    syscalls.handle_signal(signal.SIGINT, syscalls.DEFAULT_ACTION)
+    for descriptor in cgroups:
+        os.write(descriptor, b"0")
+    if isolated:
+        syscalls.unshare(_NAMESPACES)
+        root.mount_proc()
+        _bound_messages()
+        _socket.sethostname("sandbox")
 
 
 def _bound_messages() -> None:

@@ -19,7 +19,7 @@ import sys
 from typing import Any, Final, NoReturn, TextIO
 
 from temper.sandbox.engine.guest import init, interpreter, root, seccomp, syscalls, wire
-from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Seal
+from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Seal, stand_by
 from temper.sandbox.engine.guest.networks import Networks
 
 # Loaded here so that a sandbox's first import of them is free and their pages are shared. Few: every shared library
@@ -128,6 +128,8 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
             if (syscalls.fork_first(own) if isolated else os.fork()) == 0:
                 syscalls.handle_signal(signal.SIGCHLD, syscalls.DEFAULT_ACTION)
                 host.detach()  # closed by number on entering, with every other descriptor
+                if request.get("standby"):
+                    request |= _await_request(control, descriptors[1:])
                 if "program" in configuration | request:
                     from temper.sandbox.engine.guest import boxed
 
@@ -139,6 +141,17 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
         control.close()
         for descriptor in descriptors[1:]:
             os.close(descriptor)
+
+
+def _await_request(control: socket.socket, cgroups: list[int]) -> dict[str, Any]:
+    try:
+        request = stand_by(control, cgroups)
+    except OSError as error:
+        _report(control, error)
+        request = None
+    if request is None:
+        os._exit(0)
+    return request
 
 
 def _own_namespace() -> int:

@@ -59,11 +59,15 @@ def enter(base: str, readonly_paths: Sequence[str], uids: Sequence[int], *, make
     _freeze("/", _QUIET)
 
 
-def mount_private(uid: int, work_bytes: int, tmp_bytes: int, inodes: int) -> None:
-    """The sandbox's own /work, /tmp and /proc. Full means ENOSPC; the pages count as the sandbox's memory."""
+def mount_trees(uid: int, work_bytes: int, tmp_bytes: int, inodes: int) -> None:
+    """The sandbox's own /work and /tmp. Full means ENOSPC; the pages count as the sandbox's memory."""
     owner = f"uid={uid},gid={uid}" if os.getuid() == 0 else f"uid={os.getuid()},gid={os.getgid()}"
     syscalls.mount("tmpfs", WORK, "tmpfs", _QUIET, f"size={work_bytes},nr_inodes={inodes},mode=700,{owner}")
     syscalls.mount("tmpfs", TMP, "tmpfs", _QUIET, f"size={tmp_bytes},nr_inodes={inodes},mode=1777,{owner}")
+
+
+def mount_proc() -> None:
+    """The sandbox's own /proc."""
     syscalls.mount("proc", "/proc", "proc", _QUIET | syscalls.MS_NOEXEC)
 
 

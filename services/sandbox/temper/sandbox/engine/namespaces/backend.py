@@ -24,6 +24,7 @@ class NamespacesBackend(SlotBackend):
     """
 
     ISOLATED = True
+    STANDS_BY = True
     SHARED = ("/work", "/tmp")  # noqa: S108 - the sandbox's own
 
     def __init__(
