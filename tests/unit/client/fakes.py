@@ -15,9 +15,10 @@ from google.protobuf.struct_pb2 import ListValue
 from temper.api.common.v1 import common_pb2
 from temper.api.job.v1 import job_pb2, job_pb2_grpc, platform_pb2, platform_pb2_grpc, spec_pb2
 from temper.api.qa.v1 import qa_pb2, qa_pb2_grpc
+from temper.api.sandbox.v1 import approval_pb2, approval_pb2_grpc
 from temper.api.telemetry.v1 import telemetry_pb2, telemetry_pb2_grpc
 from temper.client.sdk import Target
-from temper.runtime.errors import STATUS_METADATA_KEY, NotFound, Rejected, TemperError, to_status
+from temper.runtime.errors import STATUS_METADATA_KEY, Conflict, NotFound, Rejected, TemperError, to_status
 
 TOKEN = "made-up-token"
 END = {"succeeded": job_pb2.JOB_STATE_SUCCEEDED, "failed": job_pb2.JOB_STATE_FAILED}
@@ -46,6 +47,7 @@ class World:
     instances: list[platform_pb2.Presence] = field(default_factory=list)
     letters: list[platform_pb2.DeadLetter] = field(default_factory=list)
     policies: list[platform_pb2.Policy] = field(default_factory=list)
+    approvals: list[approval_pb2.Approval] = field(default_factory=list)
     tables: dict[str, telemetry_pb2.QueryResponse] = field(default_factory=dict)
     """Answer of a query by a word that its text contains."""
     queries: list[telemetry_pb2.QueryRequest] = field(default_factory=list)
@@ -178,6 +180,28 @@ class Artifacts(platform_pb2_grpc.ArtifactServiceServicer):
             yield platform_pb2.DownloadResponse(chunk=content[start : start + 1000])
 
 
+class Approvals(approval_pb2_grpc.ApprovalServiceServicer):
+    def __init__(self, world):
+        self.world = world
+
+    def ListApprovals(self, request, context):
+        pending = approval_pb2.APPROVAL_STATE_PENDING
+        found = [each for each in self.world.approvals if request.all or each.state == pending]
+        return approval_pb2.ListApprovalsResponse(approvals=found)
+
+    def ResolveApproval(self, request, context):
+        for each in self.world.approvals:
+            if each.approval_id == request.approval_id and each.state == approval_pb2.APPROVAL_STATE_PENDING:
+                each.state = (
+                    approval_pb2.APPROVAL_STATE_GRANTED
+                    if request.grant
+                    else approval_pb2.APPROVAL_STATE_DENIED
+                )
+                each.resolved_by, each.reason = request.resolved_by, request.reason
+                return approval_pb2.ResolveApprovalResponse(approval=each)
+        return refuse(context, Conflict("it is answered already", field="approval_id"))
+
+
 class Environments(qa_pb2_grpc.EnvironmentServiceServicer):
     def __init__(self, world):
         self.world = world
@@ -251,6 +275,7 @@ class FakePlatform:
         job_pb2_grpc.add_JobServiceServicer_to_server(Jobs(self.world), self._server)
         platform_pb2_grpc.add_PlatformServiceServicer_to_server(Platform(self.world), self._server)
         platform_pb2_grpc.add_ArtifactServiceServicer_to_server(Artifacts(self.world), self._server)
+        approval_pb2_grpc.add_ApprovalServiceServicer_to_server(Approvals(self.world), self._server)
         qa_pb2_grpc.add_EnvironmentServiceServicer_to_server(Environments(self.world), self._server)
         telemetry_pb2_grpc.add_QueryServiceServicer_to_server(Queries(self.world), self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from temper.api.job.v1 import job_pb2_grpc, platform_pb2_grpc
+from temper.api.sandbox.v1 import approval_pb2_grpc
 from temper.runtime.service import Context
 from temper.scheduler.admission import Admission
 from temper.scheduler.announcements import Announcer
+from temper.scheduler.approvals import ApprovalService
 from temper.scheduler.artifacts import ArtifactService
 from temper.scheduler.config import SchedulerConfig
 from temper.scheduler.metrics import Metrics
@@ -46,6 +48,11 @@ async def build(context: Context[SchedulerConfig]) -> None:
         platform_pb2_grpc.add_PlatformServiceServicer_to_server,
         PlatformService(around),
         f"{API}.PlatformService",
+    )
+    context.grpc.add(
+        approval_pb2_grpc.add_ApprovalServiceServicer_to_server,
+        ApprovalService(around),
+        "temper.api.sandbox.v1.ApprovalService",
     )
     artifacts = ArtifactService(context.blobs, context.config.max_upload_bytes)
     context.grpc.add(

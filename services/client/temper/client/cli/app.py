@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App, Parameter
 
-from temper.client.cli import config, doctor, env, job, platform, policy, query, running, sandbox
+from temper.client.cli import approvals, config, doctor, env, job, platform, policy, query, running, sandbox
 from temper.client.cli.exits import EPILOGUE
 
 
@@ -19,7 +19,7 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
-    for group in (running, doctor, job, env, policy, platform, sandbox, query, config):
+    for group in (running, doctor, job, env, policy, platform, approvals, sandbox, query, config):
         group.register(app)
     app.register_install_completion_command()
     return app

@@ -172,6 +172,17 @@ class AsyncPlatform:
         """Last published policy of each job."""
         return await self._connection.run(calls.list_policies())
 
+    async def approvals(self, *, everything: bool = False) -> list[types.Approval]:
+        """What waits for a person; with `everything`, what has been answered too."""
+        return await self._connection.run(calls.list_approvals(everything=everything))
+
+    async def resolve_approval(
+        self, approval_id: str, *, grant: bool, reason: str = "", by: str = ""
+    ) -> types.Approval:
+        """Say yes or no, once."""
+        call = calls.resolve_approval(approval_id, grant=grant, reason=reason, by=by)
+        return await self._connection.run(call)
+
 
 class AsyncEnvironments:
     """`client.environments`."""

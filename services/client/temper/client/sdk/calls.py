@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from temper.api.job.v1 import job_pb2, platform_pb2, spec_pb2
 from temper.api.qa.v1 import qa_pb2
+from temper.api.sandbox.v1 import approval_pb2
 from temper.api.telemetry.v1 import telemetry_pb2
 from temper.client.sdk import convert, types
 from temper.client.sdk.target import Api
@@ -171,6 +172,32 @@ def list_policies() -> Call[list[types.Policy]]:
 
 def _policies(reply: Any) -> list[types.Policy]:
     return [convert.policy(each) for each in reply.policies]
+
+
+def _approval(method: str, request: Message, reply: type[Message], read: Callable[[Any], R]) -> Call[R]:
+    return Call("scheduler", f"/temper.api.sandbox.v1.ApprovalService/{method}", request, reply, read)
+
+
+def list_approvals(*, everything: bool) -> Call[list[types.Approval]]:
+    """What waits for a person."""
+    request = approval_pb2.ListApprovalsRequest(all=everything)
+    return _approval("ListApprovals", request, approval_pb2.ListApprovalsResponse, _approvals)
+
+
+def _approvals(reply: Any) -> list[types.Approval]:
+    return [convert.approval(each) for each in reply.approvals]
+
+
+def resolve_approval(approval_id: str, *, grant: bool, reason: str, by: str) -> Call[types.Approval]:
+    """A person's word."""
+    request = approval_pb2.ResolveApprovalRequest(
+        approval_id=approval_id, grant=grant, reason=reason, resolved_by=by
+    )
+    return _approval("ResolveApproval", request, approval_pb2.ResolveApprovalResponse, _resolved)
+
+
+def _resolved(reply: Any) -> types.Approval:
+    return convert.approval(reply.approval)
 
 
 # ---------------------------------------------------------------- environments

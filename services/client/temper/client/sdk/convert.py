@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from temper.api.common.v1 import common_pb2
 from temper.api.job.v1 import job_pb2, platform_pb2
 from temper.api.qa.v1 import qa_pb2
+from temper.api.sandbox.v1 import approval_pb2
 from temper.api.telemetry.v1 import telemetry_pb2
 from temper.client.sdk import types
 
@@ -133,6 +134,24 @@ def policy(message: platform_pb2.Policy) -> types.Policy:
         manifest=blob(message.manifest) if message.HasField("manifest") else None,
         published_at=seconds(message.published_at),
         reward_model=blob(message.reward_model) if message.HasField("reward_model") else None,
+    )
+
+
+def approval(message: approval_pb2.Approval) -> types.Approval:
+    """A question to a person."""
+    return types.Approval(
+        approval_id=message.approval_id,
+        kind=message.kind,
+        state=approval_pb2.ApprovalState.Name(message.state).removeprefix("APPROVAL_STATE_").lower(),
+        subject=message.subject_json,
+        session_id=message.session_id,
+        job_id=message.job_id,
+        env=message.env,
+        asked_at=seconds(message.asked_at),
+        expires_at=seconds(message.expires_at),
+        resolved_at=seconds(message.resolved_at) if message.HasField("resolved_at") else None,
+        resolved_by=message.resolved_by,
+        reason=message.reason,
     )
 
 

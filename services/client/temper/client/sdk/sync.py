@@ -168,6 +168,17 @@ class Platform:
         """Last published policy of each job."""
         return self._connection.run(calls.list_policies())
 
+    def approvals(self, *, everything: bool = False) -> list[types.Approval]:
+        """What waits for a person; with `everything`, what has been answered too."""
+        return self._connection.run(calls.list_approvals(everything=everything))
+
+    def resolve_approval(
+        self, approval_id: str, *, grant: bool, reason: str = "", by: str = ""
+    ) -> types.Approval:
+        """Say yes or no, once."""
+        call = calls.resolve_approval(approval_id, grant=grant, reason=reason, by=by)
+        return self._connection.run(call)
+
 
 class Environments:
     """`client.environments`."""

@@ -246,6 +246,36 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Approval:
+    """A question to a person. Example: `Approval("9f…", "tool", "pending", '{"name":"shell",…}')`."""
+
+    approval_id: str
+    """Names it."""
+    kind: str
+    """`tool`, `exec` or `egress`."""
+    state: str
+    """`pending`, `granted`, `denied`, `expired`."""
+    subject: str
+    """What is asked for, as JSON: an answer holds for exactly this."""
+    session_id: str = ""
+    """Session that asks."""
+    job_id: str = ""
+    """Its job."""
+    env: str = ""
+    """Environment and version."""
+    asked_at: float | None = None
+    """When."""
+    expires_at: float | None = None
+    """When no answer becomes a no."""
+    resolved_at: float | None = None
+    """When it was answered."""
+    resolved_by: str = ""
+    """By whom."""
+    reason: str = ""
+    """Why."""
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """Result of one admission check. Example: `Check("semantic.oracle_max", "error", True, "64 of 64 scored 1.0")`."""
 
