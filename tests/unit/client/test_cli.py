@@ -24,6 +24,7 @@ COMMANDS = (
     "query",
     "report",
     "serve",
+    "variant",
 )
 
 
@@ -45,6 +46,15 @@ def test_help_names_every_command_and_the_exit_codes(temper):
 
 def test_an_unknown_option_is_wrong_input(temper):
     assert temper("job", "list", "--colour").code == 2
+
+
+def test_a_model_is_served_by_the_rollout_service_only(temper, tmp_path):
+    said = temper("serve", "qa", "--model", str(tmp_path))
+    assert said.code == 2
+    assert "qa serves no model" in said.err
+    said = temper("serve", "rollout", "--port", "0")
+    assert said.code == 2
+    assert "belong to --model" in said.err
 
 
 def test_a_mistake_in_a_job_file_is_told_without_a_traceback(ask, job_file):

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from cyclopts import App, Parameter
 
-from temper.client.cli import approvals, config, doctor, env, job, platform, policy, query, running, sandbox
+from temper.client.cli import (
+    approvals,
+    config,
+    doctor,
+    env,
+    job,
+    platform,
+    policy,
+    query,
+    running,
+    sandbox,
+    variant,
+)
 from temper.client.cli.exits import EPILOGUE
 
 
@@ -19,7 +31,7 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
-    for group in (running, doctor, job, env, policy, platform, approvals, sandbox, query, config):
+    for group in (running, doctor, job, env, policy, platform, approvals, sandbox, query, config, variant):
         group.register(app)
     app.register_install_completion_command()
     return app

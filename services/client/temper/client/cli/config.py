@@ -54,12 +54,49 @@ def show(
     return OK
 
 
-def serve(service: ServiceName, /, *, config: ConfigOption = None, set_: SetOption = ()) -> None:
-    """Become one service in the foreground, as a container does."""
+def serve(
+    service: ServiceName,
+    /,
+    *,
+    model: Annotated[
+        Path | None,
+        Parameter(name="--model", help="rollout only: serve this Hugging Face directory over HTTP, alone."),
+    ] = None,
+    host: Annotated[str | None, Parameter(name="--host", help="With --model: interface.")] = None,
+    port: Annotated[
+        int | None, Parameter(name="--port", help="With --model: port; 0 takes a free one.")
+    ] = None,
+    engine: Annotated[str | None, Parameter(name="--engine", help="With --model: inference engine.")] = None,
+    replicas: Annotated[int | None, Parameter(name="--replicas", help="With --model: engines.")] = None,
+    config: ConfigOption = None,
+    set_: SetOption = (),
+) -> None:
+    """Become one service in the foreground, as a container does.
+
+    `temper serve rollout --model DIR` needs no platform: it answers OpenAI's clients, and ids in, ids out.
+    """
     import os
 
-    command = _command(service, config, set_)
+    options = {
+        "serving.host": host, "serving.port": port, "engine.name": engine, "serving.replicas": replicas,
+    }  # fmt: skip
+    given = tuple(f"{key}={value}" for key, value in options.items() if value is not None)
+    _require_model(service, model, given)
+    command = _command(service, config, (*given, *set_))
+    if model is not None:
+        command[2:3] = [f"temper.{service}.serving", "--model", str(model)]
     os.execv(command[0], command)  # noqa: S606 - the same process, so that signals reach the service itself
+
+
+def _require_model(service: str, model: Path | None, given: tuple[str, ...]) -> None:
+    from temper.runtime.errors import Rejected
+
+    if model is not None and service != "rollout":
+        raise Rejected(f"{service} serves no model", field="--model", hint="temper serve rollout --model DIR")
+    if model is None and given:
+        raise Rejected(
+            "--host, --port, --engine and --replicas belong to --model", field="--model", hint="or use --set"
+        )
 
 
 def apply(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from temper.rollout.serving.command import fail, say, settings
+from temper.rollout.serving.command import fail, require_installed, say, settings
 from temper.rollout.serving.config import ServingSettings
 from temper.runtime.errors import TemperError
 
@@ -18,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         config = settings(arguments.config, arguments.set)
+        require_installed()
         return asyncio.run(_serve(config, arguments.model.expanduser().absolute()))
     except TemperError as error:
         return fail(error)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from temper.rollout.serving.config import ServingSettings
 from temper.runtime.config import load
-from temper.runtime.errors import Rejected, TemperError
+from temper.runtime.errors import Rejected, TemperError, Unavailable
 
 REJECTED, NOT_AVAILABLE = 2, 3
 
@@ -16,6 +17,13 @@ REJECTED, NOT_AVAILABLE = 2, 3
 def settings(file: Path | None, sets: Sequence[str]) -> ServingSettings:
     """Packaged defaults, then the file, the environment (``TEMPER_ROLLOUT__...``) and ``--set``."""
     return load("rollout", ServingSettings, file=file, sets=sets)
+
+
+def require_installed() -> None:
+    """Raises ``Unavailable`` with the command that helps when a library of the front is not there."""
+    missing = [name for name in ("jinja2", "starlette", "tokenizers", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise Unavailable(f"{', '.join(missing)} not installed", hint="pip install 'temper-rl[rollout]'")
 
 
 def fail(error: TemperError) -> int:

@@ -28,6 +28,10 @@ Message = Mapping[str, Any]
 """One message in OpenAI's form, contents already flattened to text."""
 
 
+_TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What a template's expressions may raise on messages that its author did not foresee."""
+
+
 class Dialogue(Protocol):
     """Writes conversations as ids."""
 
@@ -71,7 +75,7 @@ class TemplateDialogue:
                 add_generation_prompt=True,
                 **self._names,
             )
-        except (TemplateError, TypeError, ValueError, LookupError) as refused:
+        except (TemplateError, *_TEMPLATE_FAULTS) as refused:
             raise Rejected(f"the model's chat template refuses: {refused}", field="messages") from None
 
     def write(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -99,8 +99,8 @@ class Front:
         cutter = Cutter(Decoder(lane.model.tokens, shown), choice.stops)
         with lane.seat(
             request.tokens, output=request.sampling.max_tokens, session=choice.session, salt=request.tenant
-        ) as engine:
-            output = Output(engine, request, cutter, self.clock)
+        ) as seat:
+            output = Output(seat.engine, request, cutter, self.clock)
             deltas = output.deltas()
             begun, first = time.perf_counter(), True
             try:
@@ -108,6 +108,7 @@ class Front:
                     if first:
                         self.metrics.first_token.observe(time.perf_counter() - begun)
                         first = False
+                    seat.written += len(delta.tokens)
                     yield output, delta
             finally:
                 await deltas.aclose()

@@ -41,6 +41,16 @@ class Loaded:
     """Whether every replica gave that checksum."""
 
 
+@dataclass(slots=True)
+class Seat:
+    """A place on a replica."""
+
+    engine: Engine
+    """The replica."""
+    written: int = 0
+    """Output tokens so far; who sits there counts them."""
+
+
 class Lane:
     """See the module."""
 
@@ -117,17 +127,18 @@ class Lane:
         )
 
     @contextmanager
-    def seat(self, tokens: Sequence[int], *, output: int, session: str | None, salt: str) -> Iterator[Engine]:
+    def seat(self, tokens: Sequence[int], *, output: int, session: str | None, salt: str) -> Iterator[Seat]:
         """A replica for one request, charged until the block is left."""
         for number, engine in enumerate(self.engines):
             self._router.set_health(number, healthy=engine.alive)
         placed = self._router.place(tokens, output=output, session=session, salt=salt)
         if placed is None:
             raise Unavailable("no replica is running")
+        seat = Seat(self.engines[placed.replica])
         try:
-            yield self.engines[placed.replica]
+            yield seat
         finally:
-            self._router.finished(placed)
+            self._router.finished(placed, seat.written)
 
     async def _probe(self, engine: Engine) -> str:
         """SHA-256 over ids and float32 logprobs of a short greedy output."""
