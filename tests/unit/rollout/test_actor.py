@@ -489,3 +489,57 @@ async def test_a_job_that_is_over_leaves_no_partial_samples(world: World):
         return [ref.key async for ref in world.blobs.list("partials")] == ["partials/other/other-0/0-0.binpb"]
 
     assert await eventually(left)
+
+
+async def set_job(world: World, state: JobState) -> None:
+    await (await world.bus.kv("jobs")).put(JOB, Job(id=JOB, state=state).SerializeToString())
+
+
+async def test_a_paused_jobs_groups_rest_with_their_engine_and_go_on_afterwards(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jobs, "LOOK_S", 0.02)
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    engine = world.policies.engines()[JOB]
+    world.host.open.clear()
+    await world.order(group(1))
+    await eventually(lambda: world.host.calls.count("materialize") == 2)
+    await set_job(world, JobState.JOB_STATE_PAUSED)
+    await eventually(lambda: engine.stats().paused and not world.worker.running)
+    world.host.open.set()
+    assert await left_in_queue(world) == 1
+    assert not world.host.live
+    await set_job(world, JobState.JOB_STATE_RUNNING)
+    record = (await world.records(2))[1]
+    assert (record.index, record.attempt) == (1, 1)
+    assert not engine.stats().paused
+    # A session that was given up is not taken up again: the second making has names of its own.
+    assert all("/1-1." in name for name in world.host.answers if name.startswith(f"{JOB}-1/"))
+
+
+async def test_paused_groups_leave_half_of_the_slots_to_other_jobs(
+    memory_platform: MemoryPlatform, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jobs, "LOOK_S", 0.02)
+    clock = SystemClock()
+    bus = type(memory_platform.bus)(clock, name="rollout/w1")
+    await bus.connect()
+    world = await make_world(
+        bus, type(memory_platform.log)(clock), memory_platform.directory, clock, groups=2
+    )
+    await set_job(world, JobState.JOB_STATE_PAUSED)
+    await world.publisher.publish(0)
+    await world.publisher.publish(0, job="other")
+    for index in range(3):
+        await world.order(group(index))
+    world.start()
+    await world.records(2)  # with more than half of the slots taken, groups are played to their end
+    other = group(9)
+    other.job_id, other.group_id = "other", "other-9"
+    await world.order(other)
+    (record,) = await eventually(lambda: world.log.read("trajectories", key="other", timeout_s=5))
+    assert record.message(GroupRecord).group_id == "other-9"
+    await world.stop()  # a held group does not keep a worker from going
+    await bus.close()

@@ -13,19 +13,18 @@ staleness bound fetches nothing. The actor owns nothing durable; what it has sto
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, TypeVar
-
-from google.protobuf.timestamp_pb2 import Timestamp
+from typing import Any
 
 from temper.api.common.v1 import common_pb2 as common
-from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord, GroupTable
+from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.rollout.config import RolloutConfig
 from temper.rollout.group import Group, Policy, Sample, record_of, table_of
 from temper.rollout.jobs import Jobs
 from temper.rollout.metrics import RolloutMetrics
+from temper.rollout.outbox import Outbox, now
 from temper.rollout.partials import Partials
 from temper.rollout.permits import Permits
 from temper.rollout.policies import Policies
@@ -35,15 +34,12 @@ from temper.runtime import topology
 from temper.runtime.blobs import BlobStore
 from temper.runtime.bus.base import Bus, Delivery, kept_alive
 from temper.runtime.clock import Clock
-from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable
+from temper.runtime.errors import Rejected, TemperError, Unavailable
 from temper.runtime.log.base import EventLog
 from temper.runtime.telemetry import get_logger
 from temper.runtime.tracing import span
 
-SERVICE, TOPIC = "rollout", "trajectories"
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-
-T = TypeVar("T")
+SERVICE = "rollout"
 
 
 class RolloutActor:
@@ -63,7 +59,8 @@ class RolloutActor:
         metrics: RolloutMetrics,
         instance: str,
     ) -> None:
-        self._config, self._bus, self._event_log, self._blobs, self._clock = config, bus, log, blobs, clock
+        self._config, self._bus, self._clock = config, bus, clock
+        self._outbox = Outbox(blobs, log, clock, patience_s=config.worker.publish_wait_s)
         self._worker, self._policies, self._sandboxes = worker, policies, sandboxes
         self._metrics, self._instance = metrics, instance
         self._jobs = Jobs(bus, clock)
@@ -71,6 +68,7 @@ class RolloutActor:
         self._beat_s = topology.load().consumer(SERVICE).ack_wait_s / 3
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: dict[str, asyncio.Task[bool]] = {}
+        self._playing: Counter[str] = Counter()
         self._admitting: set[asyncio.Task[Policy]] = set()
         self._sweeping: dict[str, asyncio.Task[None]] = {}
         policies.on_over = self._sweep
@@ -140,7 +138,7 @@ class RolloutActor:
             with span("rollout.group", traceparent=delivery.envelope.traceparent, group=command.group_id):
                 async with kept_alive(delivery, self._beat_s, self._clock):
                     made = await self._serve(command, delivery.delivered)
-                await self._insist(delivery.ack)
+                await self._outbox.insist(delivery.ack)
         except TemperError as error:
             self._metrics.groups.labels(purpose, type(error).__name__).inc()
             await self._hand_back(delivery, command, error)
@@ -171,44 +169,74 @@ class RolloutActor:
         return await asyncio.shield(work)
 
     async def _run_group(self, command: GroupCommand, attempt: int) -> bool:
-        """Make the group unless its job has ended, or ends meanwhile; says whether it was made."""
-        if await self._jobs.ended(command.job_id):
-            self._log.info("group.unwanted", group=command.group_id, job=command.job_id)
-            self._sweep(command.job_id)
-            return False
-        making = asyncio.create_task(self._make_group(command, attempt))
-        ending = asyncio.create_task(self._jobs.end(command.job_id))
+        """Make the group unless its job has ended, or ends meanwhile; says whether it was made.
+
+        While the job rests, so does the group: it keeps its delivery, gives up its sandboxes, and is made again afterwards.
+        """
+        job_id, again = command.job_id, attempt > 1
+        self._playing[job_id] += 1
         try:
-            await asyncio.wait({making, ending}, return_when=asyncio.FIRST_COMPLETED)
+            while not await self._jobs.ended(job_id):
+                if self._rests(job_id):
+                    if self._stopping.is_set():
+                        raise Unavailable(f"{job_id} is paused, and this worker goes away")
+                    await self._policies.pause(job_id)
+                    await self._jobs.rest()
+                    continue
+                await self._policies.resume(job_id)
+                if await self._made(command, attempt, again=again):
+                    return True
+                again = True
+        finally:
+            self._playing[job_id] -= 1
+        self._log.info("group.unwanted", group=command.group_id, job=job_id)
+        self._sweep(job_id)
+        return False
+
+    def _rests(self, job_id: str) -> bool:
+        """Whether a paused job's groups are held back.
+
+        They take no more than half of the slots: other jobs need the rest. Where there are more, they are played to their end.
+        """
+        return self._jobs.paused(job_id) and self._playing[job_id] <= max(1, self._worker.slots // 2)
+
+    async def _made(self, command: GroupCommand, attempt: int, *, again: bool) -> bool:
+        """Make the group; False when its job ends or comes to rest first."""
+        making = asyncio.create_task(self._make_group(command, attempt, again=again))
+        unwanted = asyncio.create_task(self._until_unwanted(command.job_id))
+        try:
+            await asyncio.wait({making, unwanted}, return_when=asyncio.FIRST_COMPLETED)
             if making.done():
                 await making  # raises why it could not be made
                 return True
-            await ending
-            self._log.info("group.stopped", group=command.group_id, job=command.job_id)
-            self._sweep(command.job_id)
+            await unwanted
             return False
         finally:
-            for task in (making, ending):
+            for task in (making, unwanted):
                 task.cancel()
-            await asyncio.wait({making, ending})
+            await asyncio.wait({making, unwanted})
 
-    async def _make_group(self, command: GroupCommand, attempt: int) -> None:
-        """Admit, play, publish."""
-        started = _now(self._clock)
+    async def _until_unwanted(self, job_id: str) -> None:
+        while not (await self._jobs.ended(job_id) or self._rests(job_id)):
+            await self._jobs.rest()
+
+    async def _make_group(self, command: GroupCommand, attempt: int, *, again: bool) -> None:
+        """Admit, play, publish. ``again``: it was played before, and partial samples may be there."""
+        started = now(self._clock)
         needs_weights = command.purpose != common.PURPOSE_DEMO
         bound = command.max_staleness if command.HasField("max_staleness") else None
         offer = Offer(command.group_id, command.job_id, command.min_version, needs_weights, bound)
         try:
             policy = await self._admit(offer)
             await self._policies.make_room()
-            samples = await self._play(command, attempt, policy)
+            samples = await self._play(command, attempt, policy, again=again)
         finally:
             self._worker.finish(command.group_id)
         record = record_of(command, samples, policy)
         record.worker, record.attempt = self._instance, attempt
         record.engine = _engine_name(policy)
         record.started_at.CopyFrom(started)
-        await self._publish(table_of(command, samples, policy, attempt), record)
+        await self._outbox.put(table_of(command, samples, policy, attempt), record)
         await self._partials.clear(command, attempt=attempt)
         self._count(record)
 
@@ -221,9 +249,11 @@ class RolloutActor:
             self._admitting.discard(admission)
             admission.cancel()
 
-    async def _play(self, command: GroupCommand, attempt: int, policy: Policy) -> list[Sample]:
+    async def _play(
+        self, command: GroupCommand, attempt: int, policy: Policy, *, again: bool
+    ) -> list[Sample]:
         around = self._sandboxes, self._clock, self._permits, self._partials
-        group = Group(command, attempt, policy, *around, resume=attempt > 1)
+        group = Group(command, attempt, policy, *around, resume=again)
         try:
             return await group.run()
         except Unavailable:
@@ -231,35 +261,12 @@ class RolloutActor:
                 await self._policies.forget_engine(command.job_id)
             raise
 
-    async def _publish(self, made: GroupTable, record: GroupRecord) -> None:
-        """Table, then record. Both are repeated while their store is away: a finished group is worth waiting for."""
-        table = made.SerializeToString(deterministic=True)
-        digest = hashlib.sha256(table).hexdigest()[:16]
-        key = f"groups/{record.job_id}/{record.group_id}.{digest}.binpb"
-        record.table.CopyFrom(await self._insist(lambda: self._blobs.put(key, table)))
-        record.finished_at.CopyFrom(_now(self._clock))
-        await self._insist(lambda: self._event_log.append(TOPIC, record.job_id, record, id=record.group_id))
-
     def _sweep(self, job_id: str) -> None:
         """Clear away, once, what unfinished groups of a job that is over have left."""
         if job_id not in self._sweeping:
             self._sweeping[job_id] = asyncio.create_task(
                 self._partials.clear_job(job_id), name=f"sweep-{job_id}"
             )
-
-    async def _insist(self, effect: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an idempotent effect until it works or the patience is used up."""
-        give_up = self._clock.monotonic() + self._config.worker.publish_wait_s
-        pause = _FIRST_PAUSE_S
-        while True:
-            try:
-                return await effect()
-            except (Unavailable, Exhausted) as error:
-                if self._clock.monotonic() + pause > give_up:
-                    raise
-                self._log.warning("group.publish_retry", error=str(error))
-                await self._clock.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _count(self, record: GroupRecord) -> None:
         for sample in record.samples:
@@ -276,9 +283,3 @@ def _engine_name(policy: Policy) -> str:
         return "oracle"
     info = policy.engine.info
     return f"{info.name}/{info.build} {info.numeric}"
-
-
-def _now(clock: Clock) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromNanoseconds(int(clock.now() * 1e9))
-    return stamp

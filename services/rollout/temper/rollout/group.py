@@ -61,8 +61,10 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Unique among samples of all groups, attempts of the command included."""
-        return f"{self.group.command.group_id}/{self.task_number}/{self.sample_index}/{self.group.attempt}"
+        """Unique among samples of all groups, deliveries of the command and makings in one delivery included."""
+        group = self.group
+        making = f"-{group.making}" if group.making else ""
+        return f"{group.command.group_id}/{self.task_number}/{self.sample_index}/{group.attempt}{making}"
 
     def player(self, attempt: int) -> Player:
         """The policy, or the oracle of a demonstration."""
@@ -88,11 +90,11 @@ class Group:
         permits: Permits,
         partials: Partials | None = None,
         *,
-        resume: bool = False,
+        making: int = 0,
     ) -> None:
         self.command, self.attempt, self.sandboxes = command, attempt, sandboxes
         self._policy, self._clock, self._permits = policy, clock, permits
-        self._partials, self._resume = partials, resume
+        self._partials, self.making = partials, making
         self._recorded: Mapping[Spot, SampleTokens] = {}
         self._deadline = clock.monotonic() + command.limits.group_deadline_s
         self._tools = ToolBox([], policy.codec.call_syntax)
@@ -106,7 +108,8 @@ class Group:
         )
         specs = tuple((tool.name, tool.parameters_schema_json) for tool in materialized.tools)
         self._tools = tool_box(specs, self._policy.codec.call_syntax)
-        if self._resume and self._partials is not None and self._policy.engine is not None:
+        again = self.attempt > 1 or self.making > 0
+        if again and self._partials is not None and self._policy.engine is not None:
             self._recorded = await self._partials.read(command)
         rules = self._rules(materialized)
         places = [

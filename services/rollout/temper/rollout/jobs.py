@@ -1,4 +1,7 @@
-"""Which jobs have ended: nobody wants their groups any more, so their commands leave the queue without an effect.
+"""Which jobs have ended and which rest.
+
+Nobody wants the groups of a job that has ended, so their commands leave the queue without an effect; nobody wants those of a paused
+job now.
 
 A job is looked up when one of its groups comes, and again while it plays, at most once in ``LOOK_S`` for all its groups
 together. What has ended stays so and is not asked for again. A platform that cannot be asked has ended nothing.
@@ -26,6 +29,7 @@ class Jobs:
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus, self._clock = bus, clock
         self._ended: set[str] = set()
+        self._paused: set[str] = set()
         self._looked: dict[str, float] = {}  # job -> monotonic time of the last look
 
     async def ended(self, job_id: str) -> bool:
@@ -36,12 +40,19 @@ class Jobs:
         self._looked[job_id] = now
         with suppress(Unavailable, DecodeError):
             entry = await (await self._bus.kv(BUCKET)).get(job_id)
-            if entry is not None and Job.FromString(entry.value).state in ENDED:
+            state = Job.FromString(entry.value).state if entry is not None else JobState.JOB_STATE_UNSPECIFIED
+            self._paused.discard(job_id)
+            if state == JobState.JOB_STATE_PAUSED:
+                self._paused.add(job_id)
+            if state in ENDED:
                 self._ended.add(job_id)
                 del self._looked[job_id]
         return job_id in self._ended
 
-    async def end(self, job_id: str) -> None:
-        """Return when the job has ended."""
-        while not await self.ended(job_id):
-            await self._clock.sleep(LOOK_S)
+    def paused(self, job_id: str) -> bool:
+        """Whether the job was paused when it was last looked at."""
+        return job_id in self._paused
+
+    async def rest(self) -> None:
+        """Wait until looking again may tell something new."""
+        await self._clock.sleep(LOOK_S)

@@ -42,6 +42,7 @@ class _Held:
     weights: Weights | None = None
     fetched: int = 0
     deltas: bool = False
+    paused: bool = False
     wants_weights: bool = False
     loading: asyncio.Task[None] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -115,9 +116,24 @@ class Policies:
         """Close a job's engine: it died, or another job needs the room."""
         held = self._of(job_id)
         engine, held.engine, held.wants_weights, held.weights = held.engine, None, False, None
+        held.paused = False
         self._worker.engine_lost(job_id)
         if engine is not None:
             await engine.close()
+
+    async def pause(self, job_id: str) -> None:
+        """Let a job's engine rest. Idempotent."""
+        held = self._of(job_id)
+        if held.engine is not None and not held.paused:
+            held.paused = True
+            await held.engine.pause()
+
+    async def resume(self, job_id: str) -> None:
+        """Let it go on. Idempotent."""
+        held = self._of(job_id)
+        if held.engine is not None and held.paused:
+            held.paused = False
+            await held.engine.resume()
 
     async def make_room(self) -> None:
         """Close idle engines over the limit."""
