@@ -76,7 +76,6 @@ def peer(trl, made, directory, arguments):
         "per_device_train_batch_size": 4,
         "num_generations": 4,
         "max_completion_length": 32,
-        "gradient_checkpointing": False,
         **arguments,
     }
     made_by_them = trl.GRPOTrainer(
