@@ -173,7 +173,7 @@ class RolloutActor:
 
         While the job rests, so does the group: it keeps its delivery, gives up its sandboxes, and is made again afterwards.
         """
-        job_id, again = command.job_id, attempt > 1
+        job_id, making = command.job_id, 0
         self._playing[job_id] += 1
         try:
             while not await self._jobs.ended(job_id):
@@ -184,9 +184,9 @@ class RolloutActor:
                     await self._jobs.rest()
                     continue
                 await self._policies.resume(job_id)
-                if await self._made(command, attempt, again=again):
+                if await self._made(command, attempt, making):
                     return True
-                again = True
+                making += 1
         finally:
             self._playing[job_id] -= 1
         self._log.info("group.unwanted", group=command.group_id, job=job_id)
@@ -200,9 +200,9 @@ class RolloutActor:
         """
         return self._jobs.paused(job_id) and self._playing[job_id] <= max(1, self._worker.slots // 2)
 
-    async def _made(self, command: GroupCommand, attempt: int, *, again: bool) -> bool:
-        """Make the group; False when its job ends or comes to rest first."""
-        making = asyncio.create_task(self._make_group(command, attempt, again=again))
+    async def _made(self, command: GroupCommand, attempt: int, number: int) -> bool:
+        """Make the group for the ``number``-th time; False when its job ends or comes to rest first."""
+        making = asyncio.create_task(self._make_group(command, attempt, number))
         unwanted = asyncio.create_task(self._until_unwanted(command.job_id))
         try:
             await asyncio.wait({making, unwanted}, return_when=asyncio.FIRST_COMPLETED)
@@ -220,8 +220,8 @@ class RolloutActor:
         while not (await self._jobs.ended(job_id) or self._rests(job_id)):
             await self._jobs.rest()
 
-    async def _make_group(self, command: GroupCommand, attempt: int, *, again: bool) -> None:
-        """Admit, play, publish. ``again``: it was played before, and partial samples may be there."""
+    async def _make_group(self, command: GroupCommand, attempt: int, number: int) -> None:
+        """Admit, play, publish. ``number``: how often it was begun in this delivery before."""
         started = now(self._clock)
         needs_weights = command.purpose != common.PURPOSE_DEMO
         bound = command.max_staleness if command.HasField("max_staleness") else None
@@ -229,7 +229,7 @@ class RolloutActor:
         try:
             policy = await self._admit(offer)
             await self._policies.make_room()
-            samples = await self._play(command, attempt, policy, again=again)
+            samples = await self._play(command, attempt, policy, number)
         finally:
             self._worker.finish(command.group_id)
         record = record_of(command, samples, policy)
@@ -249,11 +249,9 @@ class RolloutActor:
             self._admitting.discard(admission)
             admission.cancel()
 
-    async def _play(
-        self, command: GroupCommand, attempt: int, policy: Policy, *, again: bool
-    ) -> list[Sample]:
+    async def _play(self, command: GroupCommand, attempt: int, policy: Policy, number: int) -> list[Sample]:
         around = self._sandboxes, self._clock, self._permits, self._partials
-        group = Group(command, attempt, policy, *around, resume=again)
+        group = Group(command, attempt, policy, *around, making=number)
         try:
             return await group.run()
         except Unavailable:
