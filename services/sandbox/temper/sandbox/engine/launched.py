@@ -11,10 +11,9 @@ sandbox dies.
 
 import asyncio
 import signal
-import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from temper.runtime.errors import Exhausted, Rejected, Unavailable
 from temper.sandbox.engine.base import (
@@ -32,67 +31,52 @@ from temper.sandbox.engine.channel import INTERPRETER, Interpreter
 from temper.sandbox.engine.filecalls import FileCalls
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import wire
-from temper.sandbox.engine.link import Link
+from temper.sandbox.engine.life import KILL_S, Life, Place
 from temper.sandbox.engine.running import Run, terminate
-from temper.sandbox.engine.sessions import LaunchedSession, open_session
+from temper.sandbox.engine.sessions import open_session
 from temper.sandbox.engine.snapshots import Snapshots
 from temper.sandbox.engine.verdict import Ending, judge
-from temper.sandbox.engine.watch import Meter, ReportedMeter, Watch
+from temper.sandbox.engine.watch import Watch
 
-_READY_S: Final = 20.0
-_KILL_S: Final = 10.0
 _ANSWER_S: Final = 10.0
 _MOST_SESSIONS: Final = 64
 _END_OF_TEXT: Final = "the interpreter was killed"
 
 
 class LaunchedSandbox(FileCalls):
-    """See the module. `on_destroyed(clean)` gives the slot back; not clean means that a process would not die."""
+    """See the module. `succeed` gives a place where the next life has begun already, or None."""
 
     def __init__(
         self,
-        control: socket.socket,
+        place: Place,
         shared: tuple[str, ...],
         *,
-        owner: int | None,
-        group: Meter | None,
         isolated: bool,
         snapshots: Snapshots,
-        revive: Callable[[], Any],
-        on_destroyed: Callable[[bool], None],
+        succeed: Callable[[], Place | None],
     ) -> None:
-        self._reported = ReportedMeter()
-        self._meter: Meter = group or self._reported
-        self._link = Link(control, self._reported)
+        self._life = Life(place, isolated=isolated)
         self._shared = shared
-        self._owner = owner
         self._isolated = isolated
         self._snapshots = snapshots
-        self._revive = revive
-        self._on_destroyed = on_destroyed
-        self._files: Files | None = None
-        self._interpreter: Interpreter | None = None
+        self._succeed = succeed
         self._numbers = 0
-        self._sessions: dict[str, LaunchedSession] = {}
         self._opened = 0
         self._turn = asyncio.Lock()
         self._destroyed = False
 
     async def ready(self) -> None:
         """Wait until the sandbox is closed off. Raises Unavailable with the kernel's reason."""
-        expected = self._link.expect("ready")
-        await asyncio.wait({expected, self._link.died}, timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
-        if not expected.done() or expected.result()["event"] == "failed":
-            reason = expected.result()["error"] if expected.done() else "it died on the way"
+        try:
+            await self._life.ready(self._shared)
+        except Unavailable:
             await self.destroy()
-            raise Unavailable(f"cannot set up a sandbox: {reason}")
-        roots = dict(zip(self._shared, self._link.directories, strict=True))
-        self._files = Files(roots, self._owner, sized=self._isolated)
+            raise
 
     @property
     def alive(self) -> bool:
         """Whether a command can still run here."""
-        return not self._destroyed and not self._link.died.done()
+        return not self._destroyed and not self._life.link.died.done()
 
     async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
         """Run a program to its end or its limit; background children it leaves live on."""
@@ -101,13 +85,19 @@ class LaunchedSandbox(FileCalls):
 
     async def _execute(self, command: Command, limits: Limits, sink: Sink | None) -> CommandResult:
         self._numbers += 1
-        run = Run(self._link, self._numbers, Watch(self._link.died, self._meter, limits), limits, sink)
+        run = Run(
+            self._life.link,
+            self._numbers,
+            Watch(self._life.link.died, self._life.meter, limits),
+            limits,
+            sink,
+        )
         number, lost = self._numbers, False
 
         async def enforce(ending: Ending) -> None:
             nonlocal lost
             await self._enforce(ending, number, run.ended, limits)
-            lost = ending not in {Ending.FINISHED, Ending.DIED} and self._drop_interpreter()
+            lost = ending not in {Ending.FINISHED, Ending.DIED} and self._life.drop_interpreter()
 
         result = await run.until_its_end(command, enforce, self._judge)
         return replace(result, interpreter_lost=lost)
@@ -118,9 +108,9 @@ class LaunchedSandbox(FileCalls):
             return await self._python(code, limits) if self.alive else _dead()
 
     async def _python(self, code: str, limits: Limits) -> CommandResult:
-        watch = Watch(self._link.died, self._meter, limits)
-        interpreter = self._interpreter or Interpreter(self._link, limits)
-        self._interpreter = interpreter
+        watch = Watch(self._life.link.died, self._life.meter, limits)
+        interpreter = self._life.interpreter or Interpreter(self._life.link, limits)
+        self._life.interpreter = interpreter
         interpreter.output.restart(limits.output_bytes, watch.flood)
         answered = interpreter.ask(code)
         ending = await watch.wait(answered)
@@ -134,15 +124,15 @@ class LaunchedSandbox(FileCalls):
         result = self._judge(ending, watch.evidence(), buffer.truncated)
         error = _END_OF_TEXT if lost else answered.result()
         if lost:
-            self._drop_interpreter()
+            self._life.drop_interpreter()
         return replace(result, stdout=buffer.value(), error=error or None, interpreter_lost=lost)
 
     async def _bury(self, interpreter: Interpreter) -> Ending:
         """The interpreter hung up. End it for good, and find out whether the whole sandbox went with it."""
-        self._link.send({"op": "signal", "id": INTERPRETER, "signal": int(signal.SIGKILL)})
-        awaited = {interpreter.exited, self._link.died}
-        await asyncio.wait(awaited, timeout=_KILL_S, return_when=asyncio.FIRST_COMPLETED)
-        return Ending.DIED if self._link.died.done() else Ending.FINISHED
+        self._life.link.send({"op": "signal", "id": INTERPRETER, "signal": int(signal.SIGKILL)})
+        awaited = {interpreter.exited, self._life.link.died}
+        await asyncio.wait(awaited, timeout=KILL_S, return_when=asyncio.FIRST_COMPLETED)
+        return Ending.DIED if self._life.link.died.done() else Ending.FINISHED
 
     async def _enforce(
         self, ending: Ending, number: int, ended: "asyncio.Future[wire.Message]", limits: Limits
@@ -151,64 +141,48 @@ class LaunchedSandbox(FileCalls):
         if ending in {Ending.FINISHED, Ending.DIED}:
             return
         if ending is not Ending.OUTPUT and limits.grace_s > 0:
-            await terminate(self._link, {"op": "signal", "id": number}, ended, limits.grace_s)
-        await self._kill(spare=True)
+            await terminate(self._life.link, {"op": "signal", "id": number}, ended, limits.grace_s)
+        await self._life.kill(spare=True)
 
     async def quiesce(self) -> None:
         """Kill every process of the agent, sessions included; files stay."""
-        await self._kill(spare=False)
-        self._drop_interpreter()
-
-    async def _kill(self, *, spare: bool) -> None:
-        """Destroys the sandbox if init does not answer."""
-        killed = self._link.expect("killed")
-        self._link.send({"op": "kill", "spare": spare})
-        await asyncio.wait({killed, self._link.died}, timeout=_KILL_S, return_when=asyncio.FIRST_COMPLETED)
-        if not killed.done():
-            self._link.forget("killed")
-            self._link.kill()
+        await self._life.kill(spare=False)
+        self._life.drop_interpreter()
 
     def _judge(self, ending: Ending, evidence: Evidence, truncated: bool) -> CommandResult:
         if self._destroyed and ending is Ending.FINISHED:
             ending = (
                 Ending.DIED
             )  # without a namespace to die with, a command is swept before the sandbox ends
-        full = self._files is not None and self._files.full
+        full = self._life.files is not None and self._life.files.full
         outcome = judge(ending, evidence, disk_full=full, truncated=truncated)
         return CommandResult(outcome, truncated=truncated, evidence=evidence)
-
-    def _drop_interpreter(self) -> bool:
-        """Forget the interpreter; True if there was one."""
-        if self._interpreter is None:
-            return False
-        self._interpreter.close()
-        self._interpreter = None
-        self._link.forget(INTERPRETER)
-        return True
 
     async def open_session(self, spec: SessionSpec, sink: Sink | None = None) -> Session:
         """Start a program that outlives this call. Raises Rejected, Unavailable."""
         if not self.alive:
             raise Unavailable("the sandbox is gone")
-        self._sessions = {name: each for name, each in self._sessions.items() if not each.closed}
-        if len(self._sessions) >= _MOST_SESSIONS:
+        self._life.sessions = {name: each for name, each in self._life.sessions.items() if not each.closed}
+        if len(self._life.sessions) >= _MOST_SESSIONS:
             raise Exhausted(f"{_MOST_SESSIONS} sessions are open", hint="close one")
         self._opened += 1
         name = f"s{self._opened}"
-        session = await open_session(self._link, name, spec, sink, self._owner, self._meter, self._judge)
-        self._sessions[name] = session
+        session = await open_session(
+            self._life.link, name, spec, sink, self._life.place.owner, self._life.meter, self._judge
+        )
+        self._life.sessions[name] = session
         return session
 
     async def list_processes(self) -> list[ProcessInfo]:
         """What runs now. Raises Unavailable."""
-        answer = await self._link.ask({"op": "list"}, _ANSWER_S)
+        answer = await self._life.link.ask({"op": "list"}, _ANSWER_S)
         return [ProcessInfo(**row | {"argv": tuple(row["argv"])}) for row in answer["processes"]]
 
     async def signal(self, pid: int, number: int) -> None:
         """Send a signal to one process of the agent. Raises Rejected, Unavailable."""
         if not 0 < number < signal.NSIG:
             raise Rejected(f"no signal {number}", field="signal", hint=f"1 to {signal.NSIG - 1}")
-        answer = await self._link.ask({"op": "signal_one", "pid": pid, "signal": number}, _ANSWER_S)
+        answer = await self._life.link.ask({"op": "signal_one", "pid": pid, "signal": number}, _ANSWER_S)
         if not answer["known"]:
             raise Rejected(f"no process {pid}", field="pid", hint="list the processes")
 
@@ -216,11 +190,11 @@ class LaunchedSandbox(FileCalls):
         """Keep the files. Raises Exhausted, Unavailable."""
         async with self._turn:
             files = self._reach()
-            await self._link.ask({"op": "freeze"}, _ANSWER_S)
+            await self._life.link.ask({"op": "freeze"}, _ANSWER_S)
             try:
                 return await asyncio.to_thread(self._snapshots.take, files)
             finally:
-                await self._link.ask({"op": "thaw"}, _ANSWER_S)
+                await self._life.link.ask({"op": "thaw"}, _ANSWER_S)
 
     async def restore(self, snapshot: str) -> None:
         """As new, with the files of a snapshot. Raises Rejected, Unavailable."""
@@ -233,46 +207,51 @@ class LaunchedSandbox(FileCalls):
         await asyncio.to_thread(self._snapshots.put_back, snapshot, self._reach())
 
     def _died(self) -> "asyncio.Future[None]":
-        return self._link.died
+        return self._life.link.died
 
     def _reach(self) -> Files:
-        if self._files is None or not self.alive:
+        if self._life.files is None or not self.alive:
             raise Unavailable("the sandbox is gone")
-        return self._files
+        return self._life.files
 
     async def reset(self) -> None:
-        """As new: everything killed and discarded, then made again in the same slot."""
+        """As new: everything killed and discarded, and another life begun, in another slot if one stands by."""
         async with self._turn:
-            await self._end()
-            if not self._link.died.done():
-                raise Unavailable("the sandbox would not die, so its place is not used again")
-            control = await self._revive()
-            self._link = Link(control, self._reported)
-            await self.ready()
+            old, place = self._life, self._succeed()
+            if place is None:
+                await self._begin_again(old)
+                return
+            self._life = Life(place, isolated=self._isolated)
+            ending = asyncio.create_task(old.end())
+            try:
+                await self.ready()
+            finally:
+                old.place.give_back(await ending)
+            await self._not_destroyed()
+
+    async def _begin_again(self, old: Life) -> None:
+        if not await old.end():
+            raise Unavailable("the sandbox would not die, so its place is not used again")
+        self._life = Life(await old.place.again(), isolated=self._isolated)
+        await self.ready()
+        await self._not_destroyed()
+
+    async def _not_destroyed(self) -> None:
+        """Whoever destroyed the sandbox meanwhile has ended its old life; this ends the new one."""
+        if self._destroyed:
+            self._life.place.give_back(await self._life.end())
+            raise Unavailable("the sandbox was destroyed while it was reset")
 
     async def destroy(self) -> None:
         """Kill everything, free everything. Idempotent."""
         if self._destroyed:
             return
         self._destroyed = True
+        life, clean = self._life, False
         try:
-            await self._end()
+            clean = await life.end()
         finally:
-            self._on_destroyed(self._link.died.done())
-
-    async def _end(self) -> None:
-        if not self._isolated:  # no namespace dies with init: sweep first
-            await self.quiesce()
-        self._link.kill()
-        await asyncio.wait({self._link.died}, timeout=_KILL_S)
-        for session in self._sessions.values():
-            session.lost()
-        self._sessions = {}
-        self._drop_interpreter()
-        if self._files is not None:
-            self._files.close()
-            self._files = None
-        self._link.close()
+            life.place.give_back(clean)
 
 
 def _dead() -> CommandResult:

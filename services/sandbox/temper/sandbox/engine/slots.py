@@ -15,6 +15,7 @@ from temper.sandbox.engine.groups import Group
 from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.launched import LaunchedSandbox
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
+from temper.sandbox.engine.life import Place
 from temper.sandbox.engine.snapshots import Snapshots
 
 MAX_FORK: Final = 100
@@ -113,29 +114,17 @@ class SlotBackend(ABC):
             self._free.append(slot)
 
     async def _create(self, slot: int, limits: Limits, begun: socket.socket | None) -> LaunchedSandbox:
-        group = self._groups[slot] if self._groups else None
-        if group is not None:
-            group.apply(limits)
-        request = {"slot": slot, **self._request(slot, limits)}
+        def succeed() -> Place | None:
+            place = self._successor(limits)
+            if place is not None:
+                slot, found = place
+                self._live[slot] = sandbox
+                return found
+            return None
 
-        async def bear() -> socket.socket:
-            self._clear(slot)
-            if self._launcher is None or not self._launcher.alive:
-                await self._restart_launcher()
-            assert self._launcher is not None
-            return self._launcher.create(request, group.join_descriptors() if group else [])
-
-        if begun is not None and not _told(begun, request):
-            begun = None
+        place = self._told(slot, limits, begun) or await self._place(slot, limits)
         sandbox = LaunchedSandbox(
-            begun or await bear(),
-            self.SHARED,
-            owner=request["owner"],
-            snapshots=self._snapshots,
-            group=group,
-            isolated=self.ISOLATED,
-            revive=bear,
-            on_destroyed=lambda clean: self._give_back(slot, clean=clean),
+            place, self.SHARED, isolated=self.ISOLATED, snapshots=self._snapshots, succeed=succeed
         )
         self._live[slot] = sandbox
         try:
@@ -145,6 +134,57 @@ class SlotBackend(ABC):
                 await sandbox.destroy()
             raise
         return sandbox
+
+    def _successor(self, limits: Limits) -> tuple[int, Place] | None:
+        """A slot where a standby was told that a sandbox begins anew; None if none stands by."""
+        if self._standby is None:
+            return None
+        slot, begun = self._claim()
+        asyncio.get_running_loop().call_soon(self._stand_by)
+        place = self._told(slot, limits, begun)
+        if place is None:
+            self._free.append(slot)
+            return None
+        return slot, place
+
+    def _told(self, slot: int, limits: Limits, standby: socket.socket | None) -> Place | None:
+        """The place of a standby that was told who comes; None without one, or if it is dead (memory had run out)."""
+        if standby is None:
+            return None
+        group, request = self._order(slot, limits)
+        try:
+            wire.send(standby, request)
+        except OSError:
+            standby.close()
+            return None
+        return self._as_place(slot, limits, standby, group, request)
+
+    async def _place(self, slot: int, limits: Limits) -> Place:
+        """A process in this slot, forked now. Raises Unavailable."""
+        group, request = self._order(slot, limits)
+        self._clear(slot)
+        if self._launcher is None or not self._launcher.alive:
+            await self._restart_launcher()
+        assert self._launcher is not None
+        control = self._launcher.create(request, group.join_descriptors() if group else [])
+        return self._as_place(slot, limits, control, group, request)
+
+    def _order(self, slot: int, limits: Limits) -> tuple[Group | None, dict[str, Any]]:
+        group = self._groups[slot] if self._groups else None
+        if group is not None:
+            group.apply(limits)
+        return group, {"slot": slot, **self._request(slot, limits)}
+
+    def _as_place(
+        self, slot: int, limits: Limits, control: socket.socket, group: Group | None, request: dict[str, Any]
+    ) -> Place:
+        return Place(
+            control,
+            request["owner"],
+            group,
+            again=lambda: self._place(slot, limits),
+            give_back=lambda clean: self._give_back(slot, clean=clean),
+        )
 
     async def fork(self, snapshot: str, names: Sequence[str], limits: Limits) -> list[Fork]:
         """One new sandbox per name with the files of a snapshot. Raises Rejected if it is not known."""
@@ -207,16 +247,6 @@ class SlotBackend(ABC):
             self._launcher.close()
             self._launcher = None
         self._snapshots.clear()
-
-
-def _told(standby: socket.socket, request: Mapping[str, Any]) -> bool:
-    """Tell a standby who comes; False if it is dead (memory had run out), and then it is let go of."""
-    try:
-        wire.send(standby, dict(request))
-    except OSError:
-        standby.close()
-        return False
-    return True
 
 
 def rlimits(limits: Limits, *, with_memory: bool, with_pids: bool) -> Mapping[str, int]:
