@@ -62,6 +62,7 @@ BAD: list[tuple[str, dict[str, Any], str | None]] = [
     ("/v1/chat/completions", CHAT | {"top_a": 0.1}, "top_a"),
     ("/v1/chat/completions", CHAT | {"max_tokens": 1, "max_completion_tokens": 1}, None),
     ("/v1/chat/completions", CHAT | {"variant": "fast"}, "variant"),
+    ("/v1/completions", TEXT | {"prompt": ["x"] * 100, "n": 100}, "n"),
     ("/v1/generate", IDS | {"tokens": []}, None),
     ("/v1/generate", IDS | {"sampling": {"max_tokens": 2, "beam": 4}}, "sampling.beam"),
     ("/v1/generate", IDS | {"sampling": {"max_tokens": 2, "top_p": 0}}, "sampling.top_p"),

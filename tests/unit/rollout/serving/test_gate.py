@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import generate_latest
 from tests.unit.rollout.serving.world import ScriptedEngine, served
 
 from temper.runtime.testing import eventually
@@ -73,6 +74,8 @@ async def test_a_client_that_leaves_before_the_answer_cancels_all_its_choices(di
             await eventually(lambda: len(engine.requests) == 3)
             asking.cancel()
             await eventually(lambda: len(engine.cancelled) == 3)
+        left = 'temper_serving_requests_total{path="/v1/completions",status="499"} 2.0'
+        await eventually(lambda: left in generate_latest(server.front.metrics.registry).decode())
 
 
 async def test_metrics_count_requests_outputs_and_engine_tokens(directory: Path) -> None:

@@ -11,6 +11,8 @@ from temper.rollout.serving.directory import Model
 from temper.rollout.serving.schema import Drawn
 from temper.runtime.errors import Rejected
 
+_MOST_OUTPUTS = 1024  # prompts times n
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -42,6 +44,8 @@ def choices(
     sampling = _sampling(body, model, limit, top)
     seed = secrets.randbits(63) if body.seed is None else body.seed
     found: list[Choice] = []
+    if len(prompts) * (body.n or 1) > _MOST_OUTPUTS:
+        raise Rejected(f"at most {_MOST_OUTPUTS} outputs per request", field="n")
     for number, prompt in enumerate(prompts):
         for sample in range(body.n or 1):
             request = Request(

@@ -106,6 +106,12 @@ class CompletionBody(Drawn):
     """One prompt or several, as text or as ids."""
     logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
     """Report logprobs, with this many alternatives."""
+    echo: Literal[False] | None = None
+    """The prompt is not part of the output."""
+    best_of: Literal[1] | None = None
+    """Every output that is made is returned."""
+    suffix: None = None
+    """Nothing is filled in before a suffix."""
 
 
 class FunctionSpec(Body):
@@ -226,6 +232,8 @@ class ChatBody(Drawn):
     """False ends the output after one call."""
     response_format: TextFormat | None = None
     """Only ``text``."""
+    store: Literal[False] | None = None
+    """Nothing is stored."""
 
     @model_validator(mode="after")
     def _options_fit_together(self) -> ChatBody:

@@ -17,6 +17,7 @@ from temper.runtime.errors import TemperError
 T = TypeVar("T")
 Chunks = AsyncGenerator[Mapping[str, Any], None]
 
+_READ_S = 60.0
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -122,7 +123,14 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _send(send: Send, data: str) -> None:
-    await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+    """One event. A client that does not read for a minute counts as gone: its place is somebody else's."""
+    try:
+        async with asyncio.timeout(_READ_S):
+            await send(
+                {"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True}
+            )
+    except TimeoutError:
+        raise ClientGone from None
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from temper.rollout.engine.base import Engine, Request, Sampling
+from temper.rollout.engine.base import Completion, Engine, FinishReason, Request, Sampling
 from temper.rollout.serving.decode import Decoder
 from temper.rollout.serving.directory import Model
 from temper.rollout.serving.gather import gathered
-from temper.rollout.serving.generation import Ended, Output
-from temper.rollout.serving.stops import Cutter
 from temper.rollout.serving.variants.evidence import (
     Bounds,
     Drift,
@@ -26,10 +25,11 @@ from temper.rollout.serving.variants.evidence import (
 from temper.rollout.serving.variants.golden import Task, read_corpus, read_golden
 from temper.rollout.serving.variants.record import Record
 from temper.runtime.clock import Clock
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import Rejected, Unavailable
 
 _SPECULATED_PROMPTS, _SAMPLES, _JOINT = 4, 400, 2
-_REQUEST_S = 600.0
+_REQUEST_S = 600.0  # each, from when it is submitted
+_AT_ONCE = 64
 _numbers = itertools.count()
 
 
@@ -66,6 +66,7 @@ class Admission:
 
     def __init__(self, standard: Side, fast: Side, clock: Clock) -> None:
         self._standard, self._fast, self._clock = standard, fast, clock
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def decide(self, trial: Trial) -> tuple[Record, list[str]]:
         """The record, and why the variant is refused: the record counts only when that list is empty."""
@@ -102,7 +103,7 @@ class Admission:
 
     async def _score(self, engine: Engine, tokens: Sequence[int]) -> list[float]:
         request = self._request(tokens, Sampling(1, temperature=0.0), seed=0, scored=True)
-        done = await engine.submit(request)
+        done = await self._run(engine, request)
         return [value for value in done.prompt_logprobs if value is not None]
 
     async def _speculation(self, corpus: Sequence[Sequence[int]], limit: int) -> Speculation:
@@ -127,8 +128,8 @@ class Admission:
             self._request(prompt, sampling, seed=2 * number + speculate, speculate=speculate)
             for number in range(_SAMPLES)
         ]
-        done = await gathered([_tokens(self._fast.engine, request) for request in requests])
-        return [tokens[:_JOINT] for tokens in done]
+        done = await gathered([self._run(self._fast.engine, request) for request in requests])
+        return [each.tokens[:_JOINT] for each in done]
 
     async def _golden(self, tasks: Sequence[Task], trial: Trial) -> tuple[Paired, dict[str, float | None]]:
         scores: list[list[list[float]]] = []
@@ -148,12 +149,19 @@ class Admission:
     async def _solve(self, side: Side, task: Task, seed: int, temperature: float) -> float:
         sampling = Sampling(task.max_tokens, temperature=temperature, stop_token_ids=side.model.stop_ids)
         request = self._request(task.prompt, sampling, seed=seed)
-        output = Output(side.engine, request, Cutter(Decoder(side.model.tokens), ()), self._clock)
-        async for _ in output.deltas():
-            pass
-        ended: Ended | None = output.ended
-        assert ended is not None
-        return task.score(ended.text)
+        done = await self._run(side.engine, request)
+        decoder = Decoder(side.model.tokens)
+        return task.score("".join(decoder.feed(token) for token in done.tokens) + decoder.flush())
+
+    async def _run(self, engine: Engine, request: Request) -> Completion:
+        """One output, whole: one that was cut off says nothing about either variant."""
+        async with self._places:
+            done = await engine.submit(replace(request, deadline=self._clock.monotonic() + _REQUEST_S))
+        if done.finish not in (FinishReason.STOP, FinishReason.LENGTH):
+            raise Unavailable(
+                f"an output ended with {done.finish} after {_REQUEST_S:g} s", hint="use shorter tasks"
+            )
+        return done
 
     def _request(
         self,
@@ -170,11 +178,6 @@ class Admission:
             sampling=sampling,
             seed=seed,
             sample_index=0,
-            deadline=self._clock.monotonic() + _REQUEST_S,
             prompt_logprobs=scored,
             speculate=speculate,
         )
-
-
-async def _tokens(engine: Engine, request: Request) -> tuple[int, ...]:
-    return (await engine.submit(request)).tokens
