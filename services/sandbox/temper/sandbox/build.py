@@ -19,7 +19,7 @@ from temper.sandbox.tenancy import Settings
 
 def make_backend(config: SandboxConfig) -> Backend:
     """The backend that the configuration names; its module is imported only then."""
-    slots = config.slots + config.warm  # the warm ones wait in slots of their own
+    slots = config.slots + max(config.warm, config.warm_most)  # the warm ones wait in slots of their own
     state_dir = config.state_dir.absolute()
     match config.backend:
         case "namespaces":
@@ -59,7 +59,9 @@ async def build(context: Context[SandboxConfig]) -> None:
     context.on_drain("backend", backend.close)
     recorder = Recorder(context.log, context.clock, metrics)
     limits: Limits = config.limits.build()
-    pool = WarmPool(backend, limits, config.warm)
+    pool = WarmPool(
+        backend, limits, config.warm, config.warm_most, recycles=config.recycles, clock=context.clock
+    )
     settings = Settings(
         config.slots,
         config.lease_s,

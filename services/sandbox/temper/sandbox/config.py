@@ -66,7 +66,11 @@ class SandboxConfig(ServiceConfig):
     slots: int = Field(default=64, ge=1, le=4096)
     """Most sandboxes at once."""
     warm: int = Field(default=4, ge=0)
-    """Fresh sandboxes kept ready; each is used once."""
+    """Sandboxes kept ready."""
+    warm_most: int = Field(default=16, ge=0)
+    """Most sandboxes kept ready while tasks are announced that will want one."""
+    recycles: int = Field(default=0, ge=0)
+    """How often a sandbox may be reset for another session; 0 destroys each after its first."""
     first_uid: int = Field(default=210_000, ge=1000)
     """Uid of slot 0; slot n runs as first_uid + n (as root only)."""
     readonly_paths: list[str] = []

@@ -58,6 +58,9 @@ class Episodes:
         environment = await self._environments.open(request.env)
         views = await environment.tasks(request.split, list(request.task_indices), styles)
         declared = environment.manifest
+        if declared.tools and not styles:
+            limits = merge_limits(declared.limits(self._limits), sandbox_pb2.Limits())
+            self._host.expect(limits, len(views))
         return sandbox_pb2.MaterializeResponse(
             tasks=[_task(index, view) for index, view in zip(request.task_indices, views, strict=True)],
             tools=[_tool(each) for each in declared.tools],

@@ -162,6 +162,10 @@ class SandboxHost:
             self._metrics.saw(result)
         return result
 
+    def expect(self, limits: Limits, tasks: int) -> None:
+        """So many tasks with these limits will be played soon."""
+        self._pool.expect(limits, tasks)
+
     def sandbox(self, name: str) -> Sandbox:
         """The sandbox of a live session, for files. Raises Stale."""
         return self.tenant(name).sandbox
@@ -190,7 +194,7 @@ class SandboxHost:
         self._promises.release(name)
         if tenant is not None:
             tenant.desk.clear()
-            await tenant.sandbox.destroy()
+            await self._pool.retire(tenant.sandbox, tenant.limits)
             for snapshot in tenant.desk.timeline.clear():
                 await self.backend.forget(snapshot)
             self._freed.set()
