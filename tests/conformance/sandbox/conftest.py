@@ -1,7 +1,9 @@
 """One suite over every backend. A test is skipped only by a capability that the backend itself does not declare."""
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ MAKERS: dict[str, Callable[[Path], Backend]] = {
     "process": lambda path: ProcessBackend(slots=SLOTS, state_dir=path),
     "fake": lambda _: FakeBackend(slots=SLOTS),
 }
-CONTAINERS = ("docker", "gvisor")
+CONTAINERS = ("docker", "gvisor", "kubernetes")
 """Backends whose commands cost a tenth of a second: a module asks for them by `BACKENDS = ALL`."""
 ALL = (*MAKERS, *CONTAINERS)
 EVERYWHERE = os.environ.get("TEMPER_TEST_SANDBOXES") == "all"
@@ -63,7 +65,7 @@ def docker_url() -> Iterator[str]:
         pytest.skip(str(reason))
 
 
-def _make(name: str, path: Path, request: pytest.FixtureRequest) -> Backend:
+async def _make(name: str, path: Path, request: pytest.FixtureRequest, stack: AsyncExitStack) -> Backend:
     if name == "docker":
         from temper.sandbox.engine.docker import DockerBackend
 
@@ -71,20 +73,38 @@ def _make(name: str, path: Path, request: pytest.FixtureRequest) -> Backend:
         return DockerBackend(slots=SLOTS, state_dir=path, url=url, runtime="", first_uid=350_000)
     if name == "gvisor":
         return GvisorBackend(slots=SLOTS, state_dir=path, first_uid=360_000)
+    if name == "kubernetes":
+        return await _on_a_double(path, stack)
     return MAKERS[name](path)
+
+
+async def _on_a_double(path: Path, stack: AsyncExitStack) -> Backend:
+    from tests.conformance.sandbox.kubernetes_double import Cluster
+
+    from temper.sandbox.engine.kubernetes import Access, KubernetesBackend
+    from temper.sandbox.engine.kubernetes.resources import PodSettings
+
+    if os.geteuid() != 0 or not shutil.which("bwrap"):
+        pytest.skip("the double of a cluster runs its pods with bwrap, as root")
+    cluster = Cluster()
+    await cluster.start()
+    stack.push_async_callback(cluster.close)
+    access = Access(cluster.url, cluster.token_file, "", "sandboxes")
+    return KubernetesBackend(slots=SLOTS, state_dir=path, access=access, pods=PodSettings("host"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def backend(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Backend]:
-    made = _make(request.param, tmp_path_factory.mktemp(request.param), request)
-    try:
-        await made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    yield made
-    await made.close()
+    async with AsyncExitStack() as stack:
+        made = await _make(request.param, tmp_path_factory.mktemp(request.param), request, stack)
+        try:
+            await made.start()
+        except Unavailable as error:
+            pytest.skip(str(error))
+        yield made
+        await made.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

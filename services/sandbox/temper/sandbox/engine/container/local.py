@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from temper.runtime.errors import Unavailable
@@ -36,7 +36,13 @@ class LocalProgram:
         self._loop.add_reader(self._pidfd, self._on_end)
 
     @staticmethod
-    def begin(command: Sequence[str], *, stdin: bool, descriptors: Sequence[int] = ()) -> "LocalProgram":
+    def begin(
+        command: Sequence[str],
+        *,
+        stdin: bool,
+        descriptors: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> "LocalProgram":
         """Start the command. Raises Unavailable."""
         try:
             process = subprocess.Popen(  # noqa: S603 - our own words
@@ -46,6 +52,7 @@ class LocalProgram:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 pass_fds=tuple(descriptors),
+                env=env,
                 start_new_session=True,
             )
         except OSError as error:

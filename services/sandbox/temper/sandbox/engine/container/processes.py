@@ -3,11 +3,14 @@
 from dataclasses import replace
 from typing import Final
 
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import Rejected, Unavailable
 from temper.sandbox.engine.container.programs import script
 from temper.sandbox.engine.container.seam import Container
 from temper.sandbox.engine.interactive import ProcessInfo
 
+_HELD: Final = "sleep 2147483647"
+HOLD: Final = f"cd /; while :; do {_HELD} & wait $!; done"
+"""What a first process does where the container brings no init: a shell that waits collects every orphan that comes to it."""
 # The script is a process itself: it leaves out its own pid and those of its children, and what is not the agent's.
 _LIST: Final = """
 tick=$(getconf CLK_TCK 2>/dev/null || echo 100); page=$(getconf PAGESIZE 2>/dev/null || echo 4096)
@@ -21,8 +24,22 @@ for d in /proc/[0-9]*; do
   tr '\\n\\000' ' \\n' < "$d/cmdline" 2>/dev/null | sed 's/^/=/'
 done
 """
-SWEEP: Final = 'kill "-$1" -1 2>/dev/null; true'
-"""Everything that this user may signal: all but process 1 and the script itself. Source: kill(2)."""
+SWEEP: Final = """
+kill "-$1" -1 2>/dev/null
+[ "$1" = 9 ] || exit 0
+n=0; while [ $n -lt 500 ]; do
+  left=; for d in /proc/[0-9]*; do
+    [ -O "$d" ] || continue
+    p=${d#/proc/}; [ "$p" = 1 ] || [ "$p" = $$ ] && continue
+    read -r w < "$d/stat" 2>/dev/null || continue
+    case "$w" in *") Z "*|"$p (sleep) "*" 1 "*) ;; *) left=$p ;; esac
+  done
+  [ "$left" ] || exit 0
+  n=$((n + 1)); sleep 0.01
+done
+exit 1
+"""
+"""Everything that this user may signal: all but process 1 and the script itself; after KILL, until it is gone. Source: kill(2)."""
 
 
 async def listing(container: Container) -> list[ProcessInfo]:
@@ -38,7 +55,9 @@ async def listing(container: Container) -> list[ProcessInfo]:
         elif line:
             found.append(_info(line.split(), tick, page, uptime))
             argv[found[-1].pid] = []
-    return sorted((replace(each, argv=tuple(argv[each.pid])) for each in found), key=lambda each: each.pid)
+    named = [replace(each, argv=tuple(argv[each.pid])) for each in found]
+    theirs = [each for each in named if each.parent != 1 or " ".join(each.argv) != _HELD]
+    return sorted(theirs, key=lambda each: each.pid)
 
 
 def _info(words: list[str], tick: float, page: float, uptime: float) -> ProcessInfo:
@@ -52,6 +71,13 @@ def _info(words: list[str], tick: float, page: float, uptime: float) -> ProcessI
         cpu_s=(int(words[12]) + int(words[13])) / tick,
         memory_bytes=int(int(words[22]) * page),
     )
+
+
+async def sweep(container: Container, number: int) -> None:
+    """Signal every process of the agent. Raises Unavailable if one would not die."""
+    status, _, _ = await script(container, SWEEP, str(number))
+    if status != 0:
+        raise Unavailable("processes of the container would not die")
 
 
 async def send(container: Container, pid: int, number: int) -> None:

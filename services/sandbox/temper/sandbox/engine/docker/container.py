@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import cgroups
+from temper.sandbox.engine.container import processes
 from temper.sandbox.engine.container.meters import LastingMeter
-from temper.sandbox.engine.container.processes import SWEEP
-from temper.sandbox.engine.container.programs import script
 from temper.sandbox.engine.docker.client import MISSING, Client, Execution
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.groups import GroupV1, GroupV2
@@ -143,7 +142,7 @@ class DockerContainer:
     async def sweep(self, number: int) -> None:
         """Signal every process of the agent; after KILL, wait until they are gone. Raises Unavailable."""
         if self._members is None:
-            await script(self, SWEEP, str(number))
+            await processes.sweep(self, number)
             return
         self._signal_all(number)
         if number != signal.SIGKILL or not self._agents():

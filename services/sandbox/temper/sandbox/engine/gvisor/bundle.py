@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from temper.sandbox.engine.command import Limits
+from temper.sandbox.engine.container import processes
 
 TREES: Final = ("/work", "/tmp")  # noqa: S108 - the sandbox's own
-# The first process only holds the place. Children of children come to it when their parents die; who ignores SIGCHLD has
-# no zombies, and a program keeps what its shell ignores.
-_HOLD: Final = "trap '' CHLD; echo ready; exec sleep infinity"
+_HOLD: Final = f"echo ready; {processes.HOLD}"
 _NO_RIGHTS: Final[Mapping[str, list[str]]] = {
     "bounding": [],
     "effective": [],

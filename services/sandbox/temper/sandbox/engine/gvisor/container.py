@@ -13,9 +13,8 @@ from typing import Final
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine.command import Limits
+from temper.sandbox.engine.container import processes
 from temper.sandbox.engine.container.local import LocalProgram, memory_file
-from temper.sandbox.engine.container.processes import SWEEP
-from temper.sandbox.engine.container.programs import script
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import syscalls, wire
 from temper.sandbox.engine.gvisor import bundle
@@ -147,7 +146,7 @@ class GvisorContainer:
 
     async def sweep(self, number: int) -> None:
         """Signal every process of the agent. Raises Unavailable."""
-        await script(self, SWEEP, str(number))
+        await processes.sweep(self, number)
 
     async def remove(self) -> None:
         """End it, and give back the host's file systems. Idempotent. Raises Unavailable."""
