@@ -19,7 +19,8 @@ def train(engine: Engine, phase: PhasePlan, samples: Sequence[Sample], phase_ste
         found = opinion(samples, *engine.judged(samples))
         weight = trusted(found, phase.settings)
         rewards, said = rewarded(samples, found, weight), found.metrics(weight)
-    batch = Batch(rewards, phase.algorithm.advantages(scores(rewards), phase.settings))
+    advantages = phase.algorithm.advantages(scores(rewards), phase.settings)
+    batch = Batch(rewards, advantages, phase.shares, phase_step)
     outcome = engine.step(batch, phase.algorithm, phase.settings, phase.tuned(phase_step))
     if phase.refreshes(phase_step):
         said |= _refreshed(engine, phase, samples, phase_step)

@@ -40,6 +40,8 @@ class PhasePlan:
     optimizer: OptimizerSpec
     teacher: Mapping[str, BlobRef]
     """Files of the policy to learn from; none for most algorithms."""
+    shares: Mapping[str, float]
+    """Share of each domain in the job's mix, not normalised."""
 
     def tuned(self, step: int) -> OptimizerSettings:
         """AdamW for the step ``0 .. steps-1`` of the phase."""
@@ -102,7 +104,8 @@ def scheduled(spec: OptimizerSpec, step: int, steps: int) -> float:
 
 def plan(spec: JobSpec) -> Sequence[PhasePlan]:
     """All phases of a job. Raises Rejected naming the field for anything the trainer cannot do."""
-    phases = [_phase(phase, f"phases[{number}]") for number, phase in enumerate(spec.phases)]
+    shares = {domain.name: domain.share for domain in spec.domains}
+    phases = [_phase(phase, f"phases[{number}]", shares) for number, phase in enumerate(spec.phases)]
     for number, phase in enumerate(phases):
         earlier = any(each.algorithm.needs(each.settings).scores for each in phases[:number])
         if phase.judged and not earlier:
@@ -114,7 +117,7 @@ def plan(spec: JobSpec) -> Sequence[PhasePlan]:
     return phases
 
 
-def _phase(spec: PhaseSpec, path: str) -> PhasePlan:
+def _phase(spec: PhaseSpec, path: str, shares: Mapping[str, float]) -> PhasePlan:
     chosen = algorithms.algorithm(spec.algorithm, path=path)
     settings = chosen.settings(
         dict(spec.algorithm_params), dict(spec.algorithm_choices), max_staleness=spec.max_staleness, path=path
@@ -151,6 +154,7 @@ def _phase(spec: PhaseSpec, path: str) -> PhasePlan:
         purpose=spec.source,
         optimizer=spec.optimizer,
         teacher=dict(spec.teacher.files),
+        shares=shares,
     )
 
 

@@ -4,8 +4,8 @@
 handed to an engine as they are.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,10 @@ class Batch:
     """All samples, the invalid ones included: they count in reports, not in gradients."""
     advantages: NDArray[np.float64]
     """[sample] advantage; 0 where not valid."""
+    shares: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Share of each domain in the job's mix."""
+    number: int = 0
+    """Step of the phase it is for: what is drawn at random for a step is drawn from it."""
 
     def trainable(self) -> list[int]:
         """Indices of samples that may reach a gradient and have something to say."""

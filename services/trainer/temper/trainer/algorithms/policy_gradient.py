@@ -24,6 +24,7 @@ from temper.trainer.algorithms.base import (
 )
 from temper.trainer.algorithms.targets import Measured, Needs, PerToken, Targets
 from temper.trainer.losses import PolicyLoss, off_policy_keep, ratio
+from temper.trainer.merging import METHODS
 from temper.trainer.tensors import Tensor
 
 Policy = Callable[[Tensor, TokenBatch, Settings], PolicyLoss]
@@ -33,10 +34,17 @@ UPDATES: Mapping[str, Param] = {
     "mini_batches": Param(1, 1, 64),
     "epochs": Param(1, 1, 16),
     "muon_lr": Param(0.02, 1e-6, 1.0),
+    "conflict_every": Param(10, 0, 1e6),
 }
-"""Optimizer updates per step: the step's groups are cut into mini-batches, and gone through this many times."""
-OPTIMIZERS: Mapping[str, Choice] = {"optimizer": Choice("adamw", ("adamw", "muon"))}
-"""Which optimizer hidden matrices get; everything else is AdamW's."""
+"""Optimizer updates per step: the step's groups are cut into mini-batches, and gone through this many times. Every how many steps
+the gradients of the domains are compared."""
+OPTIMIZERS: Mapping[str, Choice] = {
+    "optimizer": Choice("adamw", ("adamw", "muon")),
+    "merge": Choice("sum", tuple(METHODS)),
+    "domain_loss": Choice("pooled", ("pooled", "by_share")),
+}
+"""Which optimizer hidden matrices get (everything else is AdamW's), how the gradients of domains become one, and what a domain weighs:
+as many tokens as it has, or its share of the mix."""
 
 KL: Mapping[str, Param] = {
     "kl_beta": Param(0.0, 0.0, 10.0),

@@ -13,6 +13,7 @@ from temper.trainer.algorithms.base import Algorithm, Settings
 from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
 from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
 from temper.trainer.engine.torch import storage
+from temper.trainer.engine.torch.mixture import Balance
 from temper.trainer.engine.torch.model import Decoder, parse_config
 from temper.trainer.engine.torch.optimizers import Optimizers
 from temper.trainer.engine.torch.trainee import Trainee
@@ -138,6 +139,7 @@ class TorchEngine:
             "rng": rng,
             "engine": self.name,
             "kl_beta": self.policy.beta,
+            "balance": self.policy.balance.facts(),
             "judge_version": self._judge_version,
         }
         return EngineState(files, facts)
@@ -156,6 +158,7 @@ class TorchEngine:
         self.load(config, [state.files[WEIGHTS]])
         self._refill(self.policy, state.files)
         self.policy.beta = float(state.facts.get("kl_beta", 0.0))
+        self.policy.balance = Balance.from_facts(state.facts.get("balance", {}))
         self._judge_version = int(state.facts.get("judge_version", 0))
         theirs = {n.removeprefix(JUDGE): data for n, data in state.files.items() if n.startswith(JUDGE)}
         if theirs:

@@ -20,6 +20,7 @@ from temper.trainer.algorithms.base import Algorithm, Settings, Totals
 from temper.trainer.algorithms.targets import NOTHING_MORE, Measured, Needs
 from temper.trainer.engine.base import OptimizerSettings
 from temper.trainer.engine.torch.forward import Gathered, gather, micro_batches, predict
+from temper.trainer.engine.torch.mixture import Balance, Bucket, by_domain, collect, merge
 from temper.trainer.engine.torch.model import Decoder
 from temper.trainer.engine.torch.optimizers import Optimizers
 from temper.trainer.engine.torch.sums import Sums
@@ -42,11 +43,12 @@ class Trainee:
         self.optimizers: Optimizers | None = None
         self.reference: Decoder | None = None
         self.beta = 0.0
+        self.balance = Balance()
         self._device, self._budget = device, budget
 
     def forget(self) -> None:
-        """Drop moments, reference and β."""
-        self.optimizers, self.reference, self.beta = None, None, 0.0
+        """Drop moments, reference, β and the balance of domains."""
+        self.optimizers, self.reference, self.beta, self.balance = None, None, 0.0, Balance()
 
     def gather(self, samples: Sequence[Sample], needs: Needs) -> Gathered:
         """Measure samples that acted, without gradients."""
@@ -123,18 +125,63 @@ class Trainee:
         samples = [update.batch.samples[i] for i in update.members]
         totals = Totals(tokens=sum(sample.actions for sample in samples), sequences=len(samples))
         optimizers.zero_grad()
-        loss = update.made.loss
+        if self._apart(update, samples):
+            loss, reported = self._by_domain(update, samples, totals, sums)
+        else:
+            loss, reported = self._accumulate(update, update.members, totals, sums), {}
+        loss += update.made.loss
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm))
+        sums.close(totals.tokens, loss, norm, {**update.made.metrics, **reported})
+        if math.isfinite(norm) and math.isfinite(loss):
+            optimizers.step()
+
+    def _accumulate(self, update: Update, members: Sequence[int], totals: Totals, sums: Sums) -> float:
+        """Forward and backward over all micro-batches of some members; gives their share of the loss."""
+        loss = 0.0
+        samples = [update.batch.samples[i] for i in members]
         for order, packed in micro_batches(samples, self._budget):
             found = predict(self.model, packed, self._device, update.needs)
-            members = [update.members[k] for k in order]
-            tokens = token_batch(update, members, packed, found, totals, self.beta)
+            tokens = token_batch(update, [members[k] for k in order], packed, found, totals, self.beta)
             terms = update.algorithm.loss(tokens, update.settings)
             share: Any = terms.loss
             share.backward()
             loss += float(share.item())
             sums.add(terms)
             sums.total_tokens += packed.tokens
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm))
-        sums.close(totals.tokens, loss, norm, update.made.metrics)
-        if math.isfinite(norm) and math.isfinite(loss):
-            optimizers.step()
+        return loss
+
+    def _apart(self, update: Update, samples: Sequence[Sample]) -> bool:
+        """Whether the update needs the gradient of each domain by itself."""
+        if len({sample.domain for sample in samples}) < 2:
+            return False
+        choices, every = update.settings.choices, int(update.settings["conflict_every"])
+        looked_at = every > 0 and update.batch.number % every == 0
+        return looked_at or choices["merge"] != "sum" or choices["domain_loss"] == "by_share"
+
+    def _by_domain(
+        self, update: Update, samples: Sequence[Sample], totals: Totals, sums: Sums
+    ) -> tuple[float, dict[str, float]]:
+        """Gradients domain by domain, merged; the loss, and what is reported about the domains."""
+        buckets: list[Bucket] = []
+        loss = 0.0
+        whole = totals.sequences if update.by_sequence else totals.tokens
+        for name, members in by_domain(samples).items():
+            found = self._accumulate(update, [update.members[k] for k in members], totals, sums)
+            counts = [1 if update.by_sequence else samples[k].actions for k in members]
+            fraction = sum(counts) / whole
+            left = _left([samples[k] for k in members], found / fraction, update.algorithm)
+            buckets.append(Bucket(name, fraction, left, collect(self.model)))
+            loss += found
+        shares = None
+        if update.settings.choices["domain_loss"] == "by_share":
+            given = np.array([update.batch.shares.get(bucket.name, 0.0) for bucket in buckets])
+            shares = given / given.sum() if given.sum() > 0 else None
+        method = update.settings.choices["merge"]
+        return loss, merge(self.model, buckets, shares, method, self.balance, update.batch.number)
+
+
+def _left(samples: Sequence[Sample], loss: float, algorithm: Algorithm) -> float:
+    """What a domain has left to learn: its mean failure where there are rewards, else its mean loss."""
+    if not algorithm.needs_reward:
+        return abs(loss)
+    return 1.0 - float(np.mean([sample.reward for sample in samples]))

@@ -93,6 +93,12 @@ class Update:
     needs: Needs
     made: Made
 
+    @property
+    def by_sequence(self) -> bool:
+        """Whether the loss is a mean over sequences rather than tokens."""
+        mode = self.settings.choices.get("aggregation", "")
+        return mode.startswith("seq_") or self.needs.every_update
+
 
 def updates(batch: Batch, chosen: Sequence[int], mini_batches: int, epochs: int) -> list[list[int]]:
     """Members of each update: task groups dealt round-robin, so that every mini-batch sees every domain."""
