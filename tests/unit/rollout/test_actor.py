@@ -543,3 +543,17 @@ async def test_paused_groups_leave_half_of_the_slots_to_other_jobs(
     assert record.message(GroupRecord).group_id == "other-9"
     await world.stop()  # a held group does not keep a worker from going
     await bus.close()
+
+
+async def test_samples_that_no_trainer_will_take_any_more_are_stopped(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    engine = world.policies.engines()[JOB]
+    await engine.pause()
+    await world.order(group(1, max_staleness=0))
+    await eventually(lambda: engine.stats().waiting + engine.stats().running == 4)
+    await world.publisher.publish(1, seed=1)
+    record = (await world.records(2))[1]
+    assert {sample.sample_class for sample in record.samples} == {common.SAMPLE_CLASS_STALE}
+    assert not any(sample.HasField("reward") for sample in record.samples)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,14 +14,15 @@ from tests.unit.rollout.world import JOB, byte_codec, group
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.rollout.v1.rollout_pb2 import SampleSummary, SampleTokens
-from temper.rollout.engine.base import Completion, FinishReason, Request, Sampling, Span
+from temper.rollout.engine.base import Completion, FinishReason, Request, Sampling, Span, Stats
 from temper.rollout.episode import Episode, Rules
 from temper.rollout.partials import Journal, Partials
-from temper.rollout.players import Draw, PolicyPlayer, ResumingPlayer, always_young
+from temper.rollout.players import Draw, PolicyPlayer, ResumingPlayer
 from temper.rollout.trajectory import Trajectory
 from temper.runtime.blobs import BlobStore
 from temper.runtime.clock import FakeClock
 from temper.runtime.errors import Unavailable
+from temper.runtime.testing import eventually
 
 CODEC = byte_codec()
 COMMAND = group(0)
@@ -65,6 +66,25 @@ class Engine:
     def release(self, request_id: str) -> None:
         pass
 
+    def stats(self) -> Stats:
+        return Stats(self.version, 0, 0, 0, 1, 0, 0, 0, 0, 0.0)
+
+
+@dataclass
+class Bound:
+    """Everything below a version is too old, from the moment the event says so."""
+
+    below: int
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: int = 0
+
+    def too_old(self, version: int) -> bool:
+        self.asked += 1
+        return version < self.below
+
+    async def news(self) -> None:
+        await self.came.wait()
+
 
 @dataclass
 class Seat:
@@ -74,11 +94,11 @@ class Seat:
     sandbox: Sandbox
     journal: Journal
     attempt: int = 1
-    too_old: Callable[[int], bool] = always_young
+    age: "Bound | None" = None
 
     def player(self, attempt: int) -> PolicyPlayer | ResumingPlayer:
         draw = Draw(Sampling(64, stop_token_ids=CODEC.stops), 5, 0, math.inf, attempt=self.attempt)
-        acting = PolicyPlayer(self.engine, f"d{self.attempt}.{attempt}", draw, self.journal, self.too_old)  # type: ignore[arg-type]  # the two methods a player uses
+        acting = PolicyPlayer(self.engine, f"d{self.attempt}.{attempt}", draw, self.journal, self.age)  # type: ignore[arg-type]  # the two methods a player uses
         recorded = self.journal.recorded
         return acting if recorded is None or attempt else ResumingPlayer(recorded, acting)
 
@@ -167,11 +187,46 @@ async def test_another_prompt_begins_the_sample_anew(partials: Partials):
 
 async def test_a_sample_that_becomes_too_old_is_stopped_at_the_edge_of_a_turn(partials: Partials):
     engine = Engine(TURNS)
-    seat = Seat(engine, Sandbox([], list(SEEN)), journal(partials), too_old=lambda version: version < 2)
-    made, summary = await seat.play()
+
+    class AfterTheFirstTurn(Bound):
+        def too_old(self, version: int) -> bool:
+            return engine.said > 0
+
+    made, summary = await Seat(
+        engine, Sandbox([], list(SEEN)), journal(partials), age=AfterTheFirstTurn(0)
+    ).play()
     assert summary.sample_class == common.SAMPLE_CLASS_STALE
     assert not summary.HasField("reward")
     assert (engine.said, made.turns) == (1, 1)
+
+
+async def test_a_turn_is_given_up_as_soon_as_it_is_too_old(partials: Partials):
+    class Slow(Engine):
+        turn: asyncio.Future[Completion] | None = None
+
+        def submit(self, request: Request) -> asyncio.Future[Completion]:
+            self.done = super().submit(request).result()
+            self.turn = asyncio.get_running_loop().create_future()
+            return self.turn
+
+        def cancel(self, request_id: str) -> None:
+            assert self.turn is not None
+            self.turn.set_result(replace(self.done, finish=FinishReason.ABORT, stopped_by=None))
+
+    age, engine = Bound(0), Slow(TURNS)
+    playing = asyncio.create_task(Seat(engine, Sandbox([]), journal(partials), age=age).play())
+    await eventually(lambda: engine.turn is not None)
+    age.came.set()  # news, but the version is young enough
+    await asyncio.sleep(0)
+    assert not playing.done()
+    age.below = 2
+    made, summary = await playing
+    assert (summary.sample_class, summary.finish_reason) == (
+        common.SAMPLE_CLASS_STALE,
+        common.FINISH_REASON_ABORT,
+    )
+    assert [span.version for span in made.table_row(0, 0).weight_versions] == [1]
+    assert not await partials.read(COMMAND)
 
 
 async def test_nothing_is_written_before_enough_was_generated(partials: Partials):

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,3 +158,11 @@ def test_spans_that_do_not_cover_the_tokens_are_a_problem():
     made = Trajectory()
     made.add_turn([1, 2], completion(Turn([1], [1], [0], FinishReason.STOP)))
     assert made.problem() == "version spans do not cover the tokens"
+
+
+@pytest.mark.parametrize("finish", [FinishReason.ABORT, FinishReason.DEADLINE])
+def test_a_turn_that_was_cut_before_it_began_leaves_no_trace(finish: FinishReason):
+    made = play([Turn([1], [1], [0], FinishReason.STOP)])
+    before = made.table_row(0, 0)
+    made.add_turn([1, 2, 3], completion(Turn([1], [], [], finish)))
+    assert made.table_row(0, 0) == before

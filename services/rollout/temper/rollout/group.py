@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.rollout.v1.rollout_pb2 import (
@@ -24,7 +23,7 @@ from temper.rollout.engine.base import Engine, Sampling
 from temper.rollout.episode import Episode, Player, Rules
 from temper.rollout.partials import Journal, Partials, Spot
 from temper.rollout.permits import Permits
-from temper.rollout.players import Draw, OraclePlayer, PolicyPlayer, ResumingPlayer
+from temper.rollout.players import Age, Draw, OraclePlayer, PolicyPlayer, ResumingPlayer
 from temper.rollout.sandbox import Sandboxes, Session, TaskRef
 from temper.rollout.trajectory import Trajectory
 from temper.runtime.clock import Clock
@@ -44,8 +43,8 @@ class Policy:
     """Most tokens of a sequence."""
     swap_policy: str = "keep"
     """What weight updates of the job do to its running sequences."""
-    too_old: Callable[[GroupCommand, int], bool] = lambda _command, _version: False
-    """Whether tokens drawn under a version are past the group's staleness bound by now."""
+    age: Callable[[GroupCommand], Age | None] = lambda _command: None
+    """Tells when a group's tokens are past its staleness bound; None for a group without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +136,12 @@ class Group:
             command.job_id,
             self.attempt,
         )
-        too_old = partial(policy.too_old, command)
+        age = policy.age(command)
         spot = place.task_number, place.sample_index
         journal = self._partials and Journal(self._partials, command, spot, place.task.task_index)
-        acting = PolicyPlayer(policy.engine, f"{place.name}.{attempt}", draw, journal, too_old)
+        acting = PolicyPlayer(policy.engine, f"{place.name}.{attempt}", draw, journal, age)
         recorded = self._recorded.get(spot)
-        if recorded is None or attempt > 0 or too_old(_oldest(recorded)):
+        if recorded is None or attempt > 0 or (age is not None and age.too_old(_oldest(recorded))):
             return acting
         return ResumingPlayer(recorded, acting)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from temper.api.rollout.v1.rollout_pb2 import SampleTokens
 from temper.api.sandbox.v1.sandbox_pb2 import OracleAction
@@ -46,15 +48,22 @@ class Draw:
     """Delivery of the group."""
 
 
-def always_young(_version: int) -> bool:
-    """No version is too old."""
-    return False
+class Age(Protocol):
+    """Tells what has become too old to be trained on."""
+
+    def too_old(self, version: int) -> bool:
+        """Whether tokens drawn under ``version`` are worth nothing any more."""
+        ...
+
+    async def news(self) -> None:
+        """Return when that may have changed."""
+        ...
 
 
 class PolicyPlayer:
     """Turns of a policy. Each continues the one before it, so a turn computes its new tokens only.
 
-    ``too_old`` says of a version whether tokens drawn under it are worth nothing any more; it is asked before each turn.
+    With ``age``, a turn is not begun, or is given up, once the oldest of the sample's tokens has become too old.
     """
 
     def __init__(
@@ -63,28 +72,29 @@ class PolicyPlayer:
         name: str,
         draw: Draw,
         journal: Journal | None = None,
-        too_old: Callable[[int], bool] = always_young,
+        age: Age | None = None,
     ) -> None:
         self._engine, self._name, self._draw = engine, name, draw
-        self._journal, self._too_old = journal, too_old
+        self._journal, self._age = journal, age
         self._turn = 0
         self._kept: str | None = None
 
     async def act(self, trajectory: Trajectory, context: Sequence[int], budget: int) -> FinishReason:
         """Sample a turn. Raises ``TooOld`` when going on is in vain."""
-        oldest = trajectory.version_range[0]
-        if trajectory.action_tokens and self._too_old(oldest):
-            raise TooOld(f"the sample holds tokens of version {oldest}, past the staleness bound")
+        oldest = trajectory.version_range[0] if trajectory.action_tokens else self._engine.stats().version
+        self._check(oldest)
         name = f"{self._name}#{self._turn}"
         # A sample that was taken over from elsewhere has no KV here: its first turn brings all that came before.
         before = [] if self._kept is not None else trajectory.tokens
         pending = self._engine.submit(self._request(name, [*before, *context], budget))
         self._kept, self._turn = None, self._turn + 1
         try:
-            done = await pending
+            done = await (pending if self._age is None else self._watched(pending, name, oldest, self._age))
         finally:
             self._kept = name  # releasing what was not kept after all is harmless
         trajectory.add_turn(context, _tail(done, len(before)))
+        if done.finish is FinishReason.ABORT:
+            self._check(oldest)
         if self._journal is not None and done.finish in (FinishReason.STOP, FinishReason.LENGTH):
             await self._journal.turn_ended(trajectory)
         return done.finish
@@ -93,6 +103,30 @@ class PolicyPlayer:
         """Free the KV."""
         if self._kept is not None:
             self._engine.release(self._kept)
+
+    def _check(self, oldest: int) -> None:
+        if self._age is not None and self._age.too_old(oldest):
+            raise TooOld(f"the sample holds tokens of version {oldest}, past the staleness bound")
+
+    async def _watched(
+        self, pending: asyncio.Future[Completion], name: str, oldest: int, age: Age
+    ) -> Completion:
+        """The turn, given up as soon as its first token is too old: nobody would train on what comes after."""
+        news: asyncio.Future[None] | None = None
+        try:
+            while not pending.done():
+                news = news if news is not None and not news.done() else asyncio.ensure_future(age.news())
+                if age.too_old(oldest):
+                    self._engine.cancel(name)
+                    break
+                await asyncio.wait({pending, news}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pending.cancel()
+            raise
+        finally:
+            if news is not None:
+                news.cancel()
+        return await pending
 
     def _request(self, name: str, tokens: Sequence[int], budget: int) -> Request:
         draw = self._draw

@@ -17,6 +17,7 @@ from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, TrainingState
 from temper.rollout.codec import Codec
 from temper.rollout.engine.base import Engine, SwapPolicy, SwapReport
 from temper.rollout.group import Policy
+from temper.rollout.players import Age
 from temper.rollout.publication import Weights, fetch_codec, fetch_manifest, fetch_weights, policy_files
 from temper.rollout.state import Offer, Worker
 from temper.runtime import topology
@@ -51,6 +52,22 @@ class _Held:
         """Wake everyone who waits, and arm the next wait."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class _Age:
+    """Implements :class:`temper.rollout.players.Age` for one group."""
+
+    worker: Worker
+    held: _Held
+    job_id: str
+    bound: int
+
+    def too_old(self, version: int) -> bool:
+        return self.worker.too_old(self.job_id, version, self.bound)
+
+    async def news(self) -> None:
+        await self.held.changed.wait()
 
 
 class Policies:
@@ -158,11 +175,12 @@ class Policies:
         if engine is None:
             raise Unavailable(f"{offer.job_id}: its engine was closed meanwhile")
         assert held.record is not None, "a group starts only after an announcement"
-        return Policy(codec, engine, engine.info.max_context, _swap_policy(held.record), self._too_old)
+        return Policy(codec, engine, engine.info.max_context, _swap_policy(held.record), self._age)
 
-    def _too_old(self, command: GroupCommand, version: int) -> bool:
-        bound = command.max_staleness if command.HasField("max_staleness") else None
-        return self._worker.too_old(command.job_id, version, bound)
+    def _age(self, command: GroupCommand) -> Age | None:
+        if not command.HasField("max_staleness"):
+            return None
+        return _Age(self._worker, self._of(command.job_id), command.job_id, command.max_staleness)
 
     def _of(self, job_id: str) -> _Held:
         return self._held.setdefault(job_id, _Held())

@@ -22,6 +22,8 @@ FINISH = {
     FinishReason.DEADLINE: common.FINISH_REASON_DEADLINE,
 }
 
+_CUT = (FinishReason.ABORT, FinishReason.DEADLINE)
+
 
 class Trajectory:
     """Aligned arrays over all tokens of a sample. Append-only: what the policy saw is what is stored."""
@@ -90,7 +92,10 @@ class Trajectory:
         return self.ends[-1].stop_token if self.ends and self.ends[-1].HasField("stop_token") else None
 
     def add_turn(self, context: Sequence[int], done: Completion) -> None:
-        """What was fed before a turn, and what the policy made of it."""
+        """What was fed before a turn, and what the policy made of it. A turn that never began leaves no trace."""
+        computed = done.prefill_versions[-1].end if done.prefill_versions else 0
+        if not done.tokens and done.finish in _CUT and computed < len(context):
+            return
         self._add_context(context, done.prefill_versions)
         self.ends.append(
             TurnEnd(
