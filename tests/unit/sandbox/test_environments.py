@@ -1,7 +1,9 @@
 """Environment workers: real processes, each failing in its own way."""
 
+import ast
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from temper.api.common.v1 import common_pb2
 from temper.runtime.errors import Rejected, Unavailable
 from temper.runtime.testing import eventually
 from temper.sandbox.environments import Environment, EnvironmentHost, Settings, VerifierError
+
+READING = 1 << 2
+"""CAP_DAC_READ_SEARCH: kept where Python or the bundle lie in a directory that only root can enter."""
 
 
 @pytest.fixture
@@ -174,7 +179,8 @@ async def test_no_secret_of_the_service_reaches_a_worker(
 
 async def test_a_worker_has_no_privilege_and_no_network(host: EnvironmentHost, bundles: Bundles) -> None:
     status: Any = await peek(host, bundles, "open('/proc/self/status').read()")
-    assert "CapEff:\t0000000000000000" in status
+    (capabilities,) = re.findall(r"CapEff:\t(\w+)", status)
+    assert int(capabilities, 16) & ~READING == 0
     assert "NoNewPrivs:\t1" in status
     if os.geteuid() == 0:
         assert (
@@ -210,3 +216,43 @@ async def test_parameters_must_be_an_object(host: EnvironmentHost, bundles: Bund
     ref.params_json = params
     with pytest.raises(Rejected, match="params_json"):
         await host.open(ref)
+
+
+REACHING = """
+import os, signal
+
+class Environment:
+    def __init__(self, params):
+        pass
+
+    def task(self, split, index):
+        tried = {"uid": os.getuid(), "kill": _try(os.kill, os.getppid(), 0), "write": _try(open, __file__, "a"),
+                 "root": _try(os.setuid, 0), "read": _try(open, __file__)}
+        return {"prompt": repr(tried)}
+
+    def score(self, task, answer, transcript):
+        return 0.0
+
+def _try(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_an_environment_is_another_user_than_the_service(tmp_path: Path) -> None:
+    bundles = Bundles()
+    host = EnvironmentHost(bundles.fetch, Settings(tmp_path / "bundles", uid=309_999))
+    environment = await host.open(bundles.add(REACHING))
+    (view,) = await environment.tasks("train", [0], [])
+    assert ast.literal_eval(view["prompt"]) == {
+        "uid": 309_999,
+        "kill": "PermissionError",
+        "write": "PermissionError",
+        "root": "PermissionError",
+        "read": "done",
+    }
+    await host.close()

@@ -95,13 +95,13 @@ async def test_a_repeated_finish_gives_the_same_verdict_and_verifies_once(
 ) -> None:
     source = SUM.replace(
         "        return 1.0 if",
-        "        open(task['prompt'].replace(' ', ''), 'a').write('x')\n        return 1.0 if",
-    )
+        "        open(os.environ['HOME'] + '/mark', 'a').write('x')\n        return 1.0 if",
+    ).replace("class Env", "import os\nclass Env")
     env = made.bundles.add(source)
     replies = await asyncio.gather(*(made.episodes.finish(finish(env, "3")) for _ in range(3)))
     again = await made.episodes.finish(finish(env, "3"))
     assert all(reply == again for reply in replies)
-    (mark,) = (tmp_path / "bundles").glob("*/3+0")
+    (mark,) = (tmp_path / "bundles").glob("home-*/mark")
     assert mark.read_text() == "x"
 
 
@@ -137,10 +137,15 @@ async def test_a_failing_verifier_gives_no_reward_and_says_why(made: World) -> N
     assert verdict.infra_error.startswith("verifier_error: ZeroDivisionError")
 
 
-async def test_a_verifier_that_died_gives_no_reward_and_may_be_asked_again(made: World) -> None:
+async def test_a_verifier_that_died_gives_no_reward_and_may_be_asked_again(
+    made: World, tmp_path: Path
+) -> None:
+    (tmp_path / "for-all").mkdir()
+    (tmp_path / "for-all").chmod(0o777)
+    died = tmp_path / "for-all" / "died"
     source = "import os\n" + SUM.replace(
         "        return 1.0 if",
-        "        if not os.path.exists('died'):\n            open('died', 'w').close(); os._exit(1)\n        return 1.0 if",
+        f"        if not os.path.exists({str(died)!r}):\n            open({str(died)!r}, 'w').close(); os._exit(1)\n        return 1.0 if",
     )
     env = made.bundles.add(source)
     first = await made.episodes.finish(finish(env, "3"))

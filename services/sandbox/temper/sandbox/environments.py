@@ -5,45 +5,20 @@ declared range are failures of the infrastructure: the caller gets `Unavailable`
 """
 
 import asyncio
-import contextlib
 import importlib.util
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from temper.api.common.v1 import common_pb2
-from temper.runtime.errors import Rejected, TemperError, Unavailable
+from temper.runtime.errors import Rejected, TemperError
 from temper.sandbox import bundle, manifest
-from temper.sandbox.engine.guest import wire
+from temper.sandbox.workers import Settings, VerifierError, WorkerProcess, remove_homes
 
 Fetch = Callable[[common_pb2.BlobRef], Awaitable[bytes]]
-
-_STOP_S: Final = 10.0
-_DIED: Final = "the environment's worker died"
-
-
-class VerifierError(Exception):
-    """The environment's code failed or answered nonsense. Not a TemperError: it ends up as data in a reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the operator decides. Example: `Settings(Path("/var/lib/temper/sandbox/bundles"))`."""
-
-    cache: Path
-    """Directory of unpacked bundles."""
-    max_workers: int = 8
-    """Most worker processes; the one idle longest makes room."""
-    memory_bytes: int = 4 << 30
-    """Address space of a worker."""
 
 
 class EnvironmentHost:
@@ -54,6 +29,7 @@ class EnvironmentHost:
         self._settings = settings
         self._bundles: dict[str, asyncio.Task[tuple[Path, manifest.Manifest]]] = {}
         self._workers: OrderedDict[str, WorkerProcess] = OrderedDict()
+        remove_homes(settings.cache)
 
     async def open(self, env: common_pb2.EnvRef) -> "Environment":
         """The environment, its manifest read; its code is not loaded yet. Raises Rejected, Unavailable."""
@@ -84,7 +60,7 @@ class EnvironmentHost:
         worker = self._workers.pop(key, None)
         if worker is None or not worker.alive:
             self._make_room()
-            worker = WorkerProcess(path, entry, self._settings.memory_bytes)
+            worker = WorkerProcess(path, entry, self._settings)
         self._workers[key] = worker
         return worker
 
@@ -154,123 +130,6 @@ class Environment:
         return await worker.call({**request, "digest": self._digest}, timeout_s)
 
 
-class WorkerProcess:
-    """One child. Calls are answered in order; a late one kills the child and fails all that wait."""
-
-    def __init__(self, path: Path, entry: str, memory_bytes: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
-            command = [sys.executable, "-P", "-m", "temper.sandbox.envworker"]
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [*command, str(theirs.fileno()), str(path / entry), str(memory_bytes)],
-                env=_environment(path),
-                cwd=path,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        self._socket = ours
-        self._decoder = wire.Decoder()
-        self._waiting: dict[int, asyncio.Future[wire.Message]] = {}
-        self._opened: dict[str, asyncio.Future[Any]] = {}
-        self._next = 0
-        self._turn = asyncio.Lock()
-        self._end = _DIED
-        self.alive = True
-        """Whether calls can be made."""
-        self._loop.add_reader(ours, self._on_readable)
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody waits for it."""
-        return not self._waiting and not self._turn.locked()
-
-    async def open(self, digest: str, params: dict[str, Any], timeout_s: float) -> None:
-        """Load `Environment(params)` once. Raises VerifierError, Unavailable."""
-        opening = self._opened.get(digest)
-        if opening is None:
-            request = {"op": "open", "digest": digest, "params": params}
-            opening = asyncio.ensure_future(self.call(request, timeout_s))
-            # Each waiter raises a failure itself; a future that nobody awaits any more must not complain about it.
-            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._opened[digest] = opening
-        try:
-            await asyncio.shield(opening)
-        except (VerifierError, Unavailable):
-            self._opened.pop(digest, None)
-            raise
-
-    async def call(self, request: dict[str, Any], timeout_s: float) -> Any:
-        """Raises VerifierError with the environment's own message, Unavailable if it was late or died."""
-        async with self._turn:  # one at a time, so that a deadline counts from when its own call begins
-            if not self.alive:
-                raise Unavailable(self._end, hint="the next call starts another")
-            self._next += 1
-            number = self._next
-            future: asyncio.Future[wire.Message] = self._loop.create_future()
-            self._waiting[number] = future
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._loop.sock_sendall(self._socket, wire.encode({**request, "id": number}))
-                    reply = await future
-            except TimeoutError:
-                # Those that wait behind a call that hangs get to know why they fail, too.
-                self.kill(f"the environment did not answer within {timeout_s:.1f} s")
-                raise Unavailable(self._end) from None
-            except (
-                asyncio.CancelledError
-            ):  # its answer will still come; a child in an unknown state is not kept
-                self.kill()
-                raise
-            except OSError:
-                self.kill()
-                raise Unavailable(self._end) from None
-            finally:
-                self._waiting.pop(number, None)
-        if "error" in reply:
-            raise VerifierError(str(reply["error"]))
-        return reply.get("value")
-
-    def _on_readable(self) -> None:
-        try:
-            data = self._socket.recv(1 << 18)
-            messages = self._decoder.feed(data) if data else None
-        except BlockingIOError:
-            return
-        except (OSError, ValueError):
-            messages = None
-        if messages is None:
-            self.kill()
-            return
-        for message in messages:
-            waiting = self._waiting.pop(message.get("id", -1), None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(message)
-
-    def kill(self, why: str = _DIED) -> None:
-        """End the child and fail every caller with `why`. Idempotent."""
-        if not self.alive:
-            return
-        self.alive = False
-        self._end = why
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_S)
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(Unavailable(why))
-
-
 def _require(packages: Sequence[str]) -> None:
     """Rejected if one cannot be imported here; its top level is looked up, nothing is imported."""
     missing = [name for name in packages if importlib.util.find_spec(name.partition(".")[0]) is None]
@@ -280,20 +139,6 @@ def _require(packages: Sequence[str]) -> None:
             field="env.toml: runtime.requires",
             hint="install it where the sandbox service runs, then `temper env check NAME --force`",
         )
-
-
-def _environment(path: Path) -> dict[str, str]:
-    """All that an environment's process sees of ours: where Python finds its packages."""
-    kept = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "HOME": str(path),
-        "PYTHONHASHSEED": "0",
-    }
-    kept |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    if "PYTHONPATH" in os.environ:
-        kept["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    return kept
 
 
 def _params(text: str) -> dict[str, Any]:

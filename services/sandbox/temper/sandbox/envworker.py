@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
 import traceback
 from collections import OrderedDict
@@ -95,11 +96,11 @@ def _load(entry: Path) -> ModuleType:
     return module
 
 
-def main(descriptor: int, entry: str, memory_bytes: int) -> NoReturn:
+def main(descriptor: int, entry: str, memory_bytes: int, uid: int) -> NoReturn:
     """Close the doors, then serve until the service hangs up."""
     syscalls.die_with_parent(signal.SIGKILL)
     connection = socket.socket(fileno=descriptor)
-    _confine(memory_bytes)
+    _confine(memory_bytes, uid, entry)
     worker = Worker(Path(entry))
     while (received := wire.receive(connection)) is not None:
         request, _ = received
@@ -122,17 +123,37 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} [{where}]"[:_ERROR_TEXT]
 
 
-def _confine(memory_bytes: int) -> None:
+def _confine(memory_bytes: int, uid: int, entry: str) -> None:
+    """As root: another user than the service, who can neither write its files nor signal its processes.
+
+    Python and the bundle may lie where only root can read; then, and only then, reading is left to it.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     if syscalls.supported():
         if os.geteuid() == 0:
             syscalls.unshare(syscalls.CLONE_NEWNET)
             syscalls.drop_bounding_set()
-        syscalls.drop_capabilities()
+            syscalls.become_reader(uid)
+            if _readable(uid, [entry, *sys.path]):
+                syscalls.drop_capabilities()
+        else:
+            syscalls.drop_capabilities()
         syscalls.no_new_privileges()
         syscalls.Filter(seccomp.program()).install()
 
 
+def _readable(uid: int, paths: list[str]) -> bool:
+    """Whether everybody may read these, judged by the modes on the way: this process itself may read anything."""
+    places = {each for path in paths for each in (Path(path), *Path(path).parents)}
+    return all(_open_to_all(each, uid) for each in places if each.exists())
+
+
+def _open_to_all(place: Path, uid: int) -> bool:
+    found = place.stat()
+    wanted = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(found.st_mode) else stat.S_IROTH
+    return found.st_uid == uid or found.st_mode & wanted == wanted
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
