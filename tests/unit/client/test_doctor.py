@@ -1,6 +1,6 @@
 import pytest
 
-from temper.client.cli.doctor import sandbox_findings
+from temper.client.cli.doctor import backend_finding, sandbox_findings
 
 GOOD = {
     "backend": "namespaces",
@@ -40,3 +40,14 @@ def test_weak_isolation_and_advisory_limits_are_warnings_and_a_broken_backend_a_
 def test_a_fault_says_why_and_the_way_out():
     (finding,) = sandbox_findings({"works": False, "reason": "unshare: not permitted", "hint": "run as root"})
     assert finding.detail == "unshare: not permitted; run as root"
+
+
+def test_a_backend_that_is_absent_is_no_fault_and_says_why() -> None:
+    line = backend_finding({"backend": "docker", "works": False, "reason": "no engine", "hint": "start it"})
+    assert (line.verdict, line.detail) == ("absent", "no engine; start it")
+
+
+def test_a_backend_that_works_says_how_well_it_isolates() -> None:
+    line = backend_finding({"backend": "gvisor", "works": True, "isolation": "vm", "start_cost": "container"})
+    assert (line.verdict, line.what) == ("ok", "sandbox gvisor")
+    assert "vm" in line.detail

@@ -1,4 +1,4 @@
-"""`python -m temper.sandbox`: parse the configuration, then import the rest."""
+"""`python -m temper.sandbox [doctor]`: parse the configuration, then import the rest."""
 
 import sys
 
@@ -13,4 +13,8 @@ async def _build(context: Context[SandboxConfig]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["doctor"]:
+        from temper.sandbox.doctor import main
+
+        sys.exit(main(sys.argv[2:]))
     sys.exit(run_service("sandbox", SandboxConfig, _build))

@@ -6,39 +6,16 @@ from temper.runtime.telemetry import get_logger
 from temper.sandbox import environments
 from temper.sandbox.actor import SandboxActor
 from temper.sandbox.branching import Branches
+from temper.sandbox.choose import make_backend
 from temper.sandbox.config import SandboxConfig
 from temper.sandbox.control import Control
-from temper.sandbox.engine.base import Backend, Limits
+from temper.sandbox.engine.base import Limits
 from temper.sandbox.episodes import Episodes
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
 from temper.sandbox.recorder import Recorder
 from temper.sandbox.tenancy import Settings
-
-
-def make_backend(config: SandboxConfig) -> Backend:
-    """The backend that the configuration names; its module is imported only then."""
-    slots = config.slots + max(config.warm, config.warm_most)  # the warm ones wait in slots of their own
-    state_dir = config.state_dir.absolute()
-    match config.backend:
-        case "namespaces":
-            from temper.sandbox.engine.namespaces import NamespacesBackend
-
-            return NamespacesBackend(
-                slots=slots,
-                state_dir=state_dir,
-                first_uid=config.first_uid,
-                readonly_paths=config.readonly_paths,
-            )
-        case "process":
-            from temper.sandbox.engine.process import ProcessBackend
-
-            return ProcessBackend(slots=slots, state_dir=state_dir)
-        case "fake":
-            from temper.sandbox.engine.fake import FakeBackend
-
-            return FakeBackend(slots=slots)
 
 
 async def build(context: Context[SandboxConfig]) -> None:

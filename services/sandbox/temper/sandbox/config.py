@@ -54,10 +54,66 @@ class LimitsConfig(Section):
         return Limits(cpu_s=None, **values)
 
 
+BackendName = Literal["namespaces", "bubblewrap", "docker", "gvisor", "kubernetes", "process", "fake"]
+
+
+class DockerConfig(Section):
+    """The backend `docker`. Without image, Dockerfile and root, sandboxes see this host's programs, read-only."""
+
+    url: str = "unix:///var/run/docker.sock"
+    """The engine: unix:///path or tcp://host:port."""
+    image: str = ""
+    """Image by name, pulled if the engine has it not; with one of the next two, the name to give it."""
+    dockerfile: str = ""
+    """Dockerfile to build, its directory being the context."""
+    rootfs: str = ""
+    """Tar of a root directory to import."""
+    runtime: str = "auto"
+    """OCI runtime that the engine knows; "auto" is runsc where it has it, "" its default."""
+
+
+class GvisorConfig(Section):
+    """The backend `gvisor`."""
+
+    program: str = "runsc"
+    """The executable."""
+    platform: str = ""
+    """How system calls are caught: ptrace, systrap, kvm; "" for the program's own choice."""
+    rootfs: str = ""
+    """Directory with a root; "" for this host's programs, read-only."""
+
+
+class KubernetesConfig(Section):
+    """The backend `kubernetes`: claims on the agent-sandbox controllers of a cluster."""
+
+    url: str = ""
+    """API server; "" for that of the pod the service runs in."""
+    token_file: str = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path
+    """File with the bearer token, read for each request."""
+    ca_file: str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+    """File with the certificate authority; the system's where there is none."""
+    namespace: str = ""
+    """Where sandboxes are made; "" for that of the pod the service runs in."""
+    image: str = "python:3.12-slim"
+    """Image of the sandboxes: /bin/sh, coreutils, and python3 for the python tool."""
+    runtime_class: str = ""
+    """RuntimeClass of the sandboxes, such as gvisor or kata; "" for the cluster's default."""
+    uid: int = Field(default=1000, ge=1)
+    """User inside."""
+    node_selector: list[str] = []
+    """Labels that a node must have, as label=value."""
+    warm: int = Field(default=1, ge=0)
+    """Pods that the cluster keeps ready, for each kind of limits."""
+    lease_s: float = Field(default=600.0, ge=60)
+    """Seconds after which the cluster ends a sandbox that this service has not extended."""
+    ready_s: float = Field(default=120.0, gt=0)
+    """Longest wait for a pod."""
+
+
 class SandboxConfig(ServiceConfig):
     """The sandbox service."""
 
-    backend: Literal["namespaces", "process", "fake"] = "namespaces"
+    backend: BackendName = "namespaces"
     """Where commands run. `process` isolates weakly, `fake` runs nothing real."""
     allow_weak: bool = False
     """Whether environments that are not marked trusted may run in a backend of weak isolation."""
@@ -85,5 +141,11 @@ class SandboxConfig(ServiceConfig):
     """Most environment worker processes."""
     env_memory_bytes: int = Field(default=4 << 30, ge=256 << 20)
     """Address space of an environment worker."""
+    docker: DockerConfig = DockerConfig()
+    """For the backend `docker`."""
+    gvisor: GvisorConfig = GvisorConfig()
+    """For the backend `gvisor`."""
+    kubernetes: KubernetesConfig = KubernetesConfig()
+    """For the backend `kubernetes`."""
     limits: LimitsConfig = LimitsConfig()
     """Default limits."""

@@ -12,7 +12,7 @@ from cyclopts import App
 from temper.client.cli.exits import FAILED, OK, say
 from temper.client.cli.options import DEFAULT_DATA_DIR, DataDirOption, OutputOption
 
-_DOCTOR_S = 60.0  # one sandbox, on a machine that may be busy
+_DOCTOR_S = 240.0  # one sandbox of each backend, on a machine that may be busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Finding:
     what: str
     """What was looked at."""
     verdict: str
-    """`ok`, `warning` or `fault`."""
+    """`ok`, `warning`, `fault`, or `absent` for what nobody needs here."""
     detail: str
     """What was found, and the way out."""
 
@@ -84,19 +84,29 @@ def _broker() -> Finding:
 
 
 def _sandboxes() -> list[Finding]:
-    """What the sandbox service can isolate and enforce here: its own doctor makes one sandbox and tells."""
+    """What the sandbox service can isolate and enforce here: its own doctor makes a sandbox of each backend and tells."""
     import json
     import subprocess
     import sys
 
-    command = [sys.executable, "-m", "temper.sandbox.doctor"]
+    command = [sys.executable, "-m", "temper.sandbox.doctor", "--all"]
     done = subprocess.run(command, check=False, timeout=_DOCTOR_S, capture_output=True, text=True)  # noqa: S603 - our own
     try:
         found = json.loads(done.stdout)
     except ValueError:
         detail = done.stderr.strip().splitlines()[-1:] or ["no answer"]
         return [Finding("sandbox", "fault", detail[0])]
-    return sandbox_findings(found)
+    others = [each for each in found.get("backends", ()) if each["backend"] not in {found["backend"], "fake"}]
+    return [*sandbox_findings(found), *(backend_finding(each) for each in others)]
+
+
+def backend_finding(found: Mapping[str, Any]) -> Finding:
+    """A line for a backend that is not the configured one: works, or why not. Never a fault: nothing needs it here."""
+    what = f"sandbox {found['backend']}"
+    if not found["works"]:
+        reason = f"{found.get('reason') or 'a first expression gave no answer'}; {found.get('hint') or ''}"
+        return Finding(what, "absent", reason.rstrip("; "))
+    return Finding(what, "ok", f"isolation {found['isolation']}, a start costs a {found['start_cost']}")
 
 
 def sandbox_findings(found: Mapping[str, Any]) -> list[Finding]:

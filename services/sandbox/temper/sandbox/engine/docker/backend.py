@@ -76,11 +76,11 @@ class DockerBackend(ContainerBackend):
             self._runtime = await self._choose_runtime()
             await self._reclaim()
             uids = [self._first_uid + slot for slot in range(self._slots)]
-            self._image = await images.ensure(self._client, self._source, uids)
+            self._image = await images.ensure(self._client, self._source, uids, self._place)
             await self._try()
         except TemperError:
             self._capabilities = None
-            self._client.close()
+            await self.close()
             raise
 
     async def _choose_runtime(self) -> str:
@@ -219,8 +219,10 @@ class DockerBackend(ContainerBackend):
         return {name: value for name, value in full.items() if name != "PATH"}  # the image has its own
 
     async def close(self) -> None:
-        """Remove every container; images stay."""
+        """Remove every container, and the image where it was made of nothing but mount points."""
         await super().close()
+        if self._image and self._source.own_programs:
+            await images.drop(self._client, self._image)
         shutil.rmtree(self._home, ignore_errors=True)
         self._client.close()
 

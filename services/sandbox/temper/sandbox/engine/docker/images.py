@@ -1,6 +1,7 @@
 """Where the image of a pool comes from, and making sure that the engine has it."""
 
 import asyncio
+import contextlib
 import hashlib
 import io
 import tarfile
@@ -38,8 +39,8 @@ class ImageSource:
         return not (self.name or self.dockerfile or self.rootfs)
 
 
-async def ensure(client: Client, source: ImageSource, uids: Sequence[int]) -> str:
-    """Have the image; returns its name. Raises Rejected, Unavailable."""
+async def ensure(client: Client, source: ImageSource, uids: Sequence[int], place: str) -> str:
+    """Have the image; returns its name. Raises Rejected, Unavailable. `place` tells apart the services of one engine."""
     if source.dockerfile:
         return await _build(client, source)
     if source.rootfs:
@@ -48,10 +49,16 @@ async def ensure(client: Client, source: ImageSource, uids: Sequence[int]) -> st
         await _pulled(client, source.name)
         return source.name
     content = await asyncio.to_thread(_host_root, uids)
-    name = f"{_HOST}:{_digest(content)}"
+    name = f"{_HOST}:{place[:12]}-{_digest(content)}"
     if not await _there(client, name):
         await _import(client, content, name)
     return name
+
+
+async def drop(client: Client, name: str) -> None:
+    """Remove the image of this host's programs; one that is still in use stays."""
+    with contextlib.suppress(MISSING, Unavailable):
+        await client.call(client.api.remove_image, name)
 
 
 async def _there(client: Client, name: str) -> bool:

@@ -10,5 +10,6 @@ Source of the resources: github.com/kubernetes-sigs/agent-sandbox, v1beta1.
 
 from temper.sandbox.engine.kubernetes.api import Access
 from temper.sandbox.engine.kubernetes.backend import KubernetesBackend
+from temper.sandbox.engine.kubernetes.resources import Owner, PodSettings
 
-__all__ = ["Access", "KubernetesBackend"]
+__all__ = ["Access", "KubernetesBackend", "Owner", "PodSettings"]

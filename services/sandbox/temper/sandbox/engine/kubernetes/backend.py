@@ -15,7 +15,7 @@ from temper.sandbox.engine.container.backend import ContainerBackend
 from temper.sandbox.engine.kubernetes import resources
 from temper.sandbox.engine.kubernetes.api import Access, Api
 from temper.sandbox.engine.kubernetes.container import CLAIMS, PodContainer
-from temper.sandbox.engine.kubernetes.resources import CORE, EXTENSIONS, OWNER, PLACE, PodSettings
+from temper.sandbox.engine.kubernetes.resources import CORE, EXTENSIONS, OWNER, PLACE, Owner, PodSettings
 
 _POLL_S: Final = 0.1
 _LOOK_S: Final = 2.0
@@ -39,6 +39,7 @@ class KubernetesBackend(ContainerBackend):
         state_dir: Path,
         access: Access,
         pods: PodSettings,
+        owner: Owner = Owner(),  # noqa: B008 - frozen
         warm: int = 1,
         lease_s: float = 600.0,
         ready_s: float = 120.0,
@@ -46,6 +47,7 @@ class KubernetesBackend(ContainerBackend):
         super().__init__(slots, state_dir, state_dir / f"kubernetes-{identity.instance()}")
         self._api = Api(access)
         self._pods = pods
+        self._owner = owner
         self._warm = warm
         self._lease_s = lease_s
         self._ready_s = ready_s
@@ -120,7 +122,7 @@ class KubernetesBackend(ContainerBackend):
         pool = await self._pool(limits)
         unique = f"temper-{slot}-{uuid4().hex[:12]}"
         until = time.time() + self._lease_s
-        body = resources.claim(unique, pool, until, self._labels)
+        body = resources.claim(self._about(unique), pool, until)
         await self._api.ask("POST", self._api.path(EXTENSIONS, CLAIMS), body)
         try:
             pod = await self._bound(unique)
@@ -144,13 +146,16 @@ class KubernetesBackend(ContainerBackend):
     async def _make_pool(self, kind: str, limits: Limits) -> str:
         name = f"temper-{self._place[:8]}-{uuid4().hex[:6]}-{kind}"
         objects: Sequence[tuple[str, Mapping[str, Any]]] = (
-            (_TEMPLATES, resources.template(name, self._pods, limits, self._labels)),
-            (_POOLS, resources.warm_pool(name, name, self._warm, self._labels)),
+            (_TEMPLATES, resources.template(self._about(name), self._pods, limits, self._labels)),
+            (_POOLS, resources.warm_pool(self._about(name), name, self._warm)),
         )
         for plural, body in objects:
             with contextlib.suppress(Conflict):
                 await self._api.ask("POST", self._api.path(EXTENSIONS, plural), body)
         return name
+
+    def _about(self, name: str) -> Mapping[str, Any]:
+        return resources.metadata(name, self._labels, self._owner)
 
     async def _bound(self, claim: str) -> str:
         """Wait until the claim has a ready pod; returns its name. Raises Unavailable with the cluster's reason."""

@@ -37,12 +37,33 @@ class PodSettings:
     """Labels that a node must have."""
 
 
-def template(name: str, settings: PodSettings, limits: Limits, labels: Mapping[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The pod this service runs in; its objects are the cluster's to collect once it is gone. Empty outside of a pod."""
+
+    name: str = ""
+    """Name of the pod."""
+    uid: str = ""
+    """Its uid, by the downward API."""
+
+
+def metadata(name: str, labels: Mapping[str, str], owner: Owner) -> dict[str, Any]:
+    """Name, labels and, inside a pod, who owns it."""
+    made: dict[str, Any] = {"name": name, "labels": dict(labels)}
+    if owner.name and owner.uid:
+        reference = {"apiVersion": "v1", "kind": "Pod", "name": owner.name, "uid": owner.uid}
+        made["ownerReferences"] = [reference]
+    return made
+
+
+def template(
+    about: Mapping[str, Any], settings: PodSettings, limits: Limits, labels: Mapping[str, str]
+) -> dict[str, Any]:
     """A SandboxTemplate: no network in or out, nothing writable but two sized memory volumes."""
     return {
         "apiVersion": EXTENSIONS,
         "kind": "SandboxTemplate",
-        "metadata": {"name": name, "labels": dict(labels)},
+        "metadata": dict(about),
         "spec": {
             "podTemplate": {"metadata": {"labels": dict(labels)}, "spec": _pod(settings, limits)},
             "networkPolicyManagement": "Managed",
@@ -107,12 +128,12 @@ def kind_of(settings: PodSettings, limits: Limits) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def warm_pool(name: str, of: str, replicas: int, labels: Mapping[str, str]) -> dict[str, Any]:
+def warm_pool(about: Mapping[str, Any], of: str, replicas: int) -> dict[str, Any]:
     """A SandboxWarmPool over a template."""
     return {
         "apiVersion": EXTENSIONS,
         "kind": "SandboxWarmPool",
-        "metadata": {"name": name, "labels": dict(labels)},
+        "metadata": dict(about),
         "spec": {
             "replicas": replicas,
             "sandboxTemplateRef": {"name": of},
@@ -121,12 +142,12 @@ def warm_pool(name: str, of: str, replicas: int, labels: Mapping[str, str]) -> d
     }
 
 
-def claim(name: str, pool: str, until: float, labels: Mapping[str, str]) -> dict[str, Any]:
+def claim(about: Mapping[str, Any], pool: str, until: float) -> dict[str, Any]:
     """A SandboxClaim that the cluster itself ends at `until` (Unix seconds) unless it is extended."""
     return {
         "apiVersion": EXTENSIONS,
         "kind": "SandboxClaim",
-        "metadata": {"name": name, "labels": dict(labels)},
+        "metadata": dict(about),
         "spec": {"warmPoolRef": {"name": pool}, "lifecycle": lifecycle(until)},
     }
 
