@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,21 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.rollout.world import group, make_world
+from tests.unit.trainer import world as trainer_world
 
-from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, WeightManifest
+from temper.api.rollout.v1.rollout_pb2 import PolicyLoaded
+from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StartTraining, WeightManifest
 from temper.client.runs.submit import base_of
+from temper.rollout.chat import byte_chat, byte_tokenizer
 from temper.rollout.publication import Weights, build_on, fetch_weights, policy_files
 from temper.runtime.blobs import BlobStore
+from temper.runtime.clock import SystemClock
 from temper.runtime.errors import Rejected
 from temper.trainer.config import PublicationConfig
 from temper.trainer.engine.base import NamedTensor
+from temper.trainer.engine.fake import FakeEngine
+from temper.trainer.session import Session
 from temper.trainer.weights import Publisher, safetensors
 
 JOB = "job-1"
@@ -218,3 +226,65 @@ async def test_whoever_starts_from_a_running_job_is_led_to_its_newest_full_weigh
     while (base := base_of(content)) is not None:
         content = await made.blobs.get(base)
     assert json_format.Parse(content, WeightManifest()).version == 0
+
+
+class Wide(FakeEngine):
+    """A policy of which a step changes a few numbers only."""
+
+    def export(self) -> Iterator[NamedTensor]:
+        (small,) = super().export()
+        yield NamedTensor(small.name, "F32", (4096,), small.data + bytes(4096 * 4 - len(small.data)))
+
+
+async def test_a_job_publishes_deltas_ends_with_full_weights_and_names_its_swap_policy(
+    tmp_path, memory_platform
+):
+    world = trainer_world.World(tmp_path / "objects", memory_platform.bus)
+    for index in range(8):
+        await world.group(index, version=max(0, index // 2 - 1))
+    job = trainer_world.spec()
+    job.rollout.swap_policy = "requeue"
+    settings = PublicationConfig(full_every=3, keep_versions=8)
+    around = world.around()
+    around = replace(around, config=around.config.model_copy(update={"publication": settings}))
+    session = Session(StartTraining(job_id=trainer_world.JOB, spec=job, fence=1), around, Wide())
+    async with asyncio.timeout(60):
+        assert await session.run()
+    record = await world.record()
+    assert record is not None
+    assert record.swap_policy == "requeue"
+    made = sorted((tmp_path / "objects" / "policies").rglob("manifest.*.json"))
+    told = [json_format.Parse(path.read_bytes(), WeightManifest()) for path in made]
+    assert [manifest.delta or "full" for manifest in told] == ["full", "xor", "xor", "full", "full"]
+    assert record.version == 4
+
+
+async def test_a_worker_takes_deltas_up_and_says_how_little_it_fetched(memory_platform):
+    clock = SystemClock()
+    bus = type(memory_platform.bus)(clock, name="rollout/w1")
+    await bus.connect()
+    world = await make_world(bus, type(memory_platform.log)(clock), memory_platform.directory, clock)
+    told = bus.events("temper.v1.evt.rollout.>", after=0)
+    files = {
+        "config.json": json.dumps({"vocab_size": 264, "max_position_embeddings": 512}).encode(),
+        "tokenizer.json": byte_tokenizer(),
+        "temper_chat.json": byte_chat(),
+    }
+    refs = {name: await world.blobs.put(f"files/{name}", content) for name, content in files.items()}
+    publisher = Publisher(world.blobs, JOB, refs, PublicationConfig(full_every=8))
+    world.start()
+    values, events = weights(0), list[PolicyLoaded]()
+    for version in range(4):
+        values = changed(values, version, 0.02)
+        manifest = await publisher.publish(version, named(values), now=1.0)
+        record = PolicyRecord(job_id=JOB, version=version, manifest=manifest, fence=1)
+        await (await bus.kv("policies")).put(JOB, record.SerializeToString())
+        if version == 0:
+            await world.order(group(0))
+        events.append((await anext(told)).message(PolicyLoaded))
+    sizes = [event.fetched_bytes for event in events]
+    assert [event.version for event in events] == [0, 1, 2, 3]
+    assert sizes[1] > sizes[0]  # no base is held before a job's first delta has been seen
+    assert max(sizes[2:]) < 0.3 * sizes[0]
+    await world.stop()
+    await bus.close()
