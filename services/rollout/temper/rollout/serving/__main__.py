@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import uvloop
 
 from temper.rollout.serving.command import fail, require_installed, say, settings
 from temper.rollout.serving.config import ServingSettings
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = settings(arguments.config, arguments.set)
         require_installed()
-        return asyncio.run(_serve(config, arguments.model.expanduser().absolute()))
+        return uvloop.run(_serve(config, arguments.model.expanduser().absolute()))
     except TemperError as error:
         return fail(error)
 

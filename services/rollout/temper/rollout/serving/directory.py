@@ -57,6 +57,14 @@ class Model:
 
 def read_model(path: Path) -> Model:
     """Read and check a directory. Raises ``Rejected`` naming the file and, for weights, the tensor."""
+    try:
+        return _read(path)
+    except OSError as error:  # no permission, a name that is too long
+        where = error.filename or path
+        raise Rejected(f"{where} cannot be read: {error.strerror}", field="--model") from None
+
+
+def _read(path: Path) -> Model:
     if not path.is_dir():
         raise Rejected(f"{path} is not a directory", field="--model", hint="give a Hugging Face directory")
     config = read_json(path, "config.json")

@@ -107,7 +107,7 @@ class Fleet:
         """New weights for the standard lane. Raises ``Conflict`` while a canary is open."""
         async with self._changing:
             self._require_no_canary()
-            model = await asyncio.to_thread(read_model, self.inside(directory))
+            model = await self._read(directory)
             if version is None:
                 version = self.standard.version + 1
             if version <= self.standard.version:
@@ -123,7 +123,7 @@ class Fleet:
         """Load a candidate and give it the first share."""
         async with self._changing:
             self._require_no_canary()
-            model = await asyncio.to_thread(read_model, self.inside(directory))
+            model = await self._read(directory)
             self._require_same_tokens(model)
             number = self.standard.version + 1 if version is None else version
             if number <= self.standard.version:
@@ -186,7 +186,10 @@ class Fleet:
 
     def inside(self, directory: str) -> Path:
         """A directory below the root. Raises ``Rejected`` for any other."""
-        path = (self._root / directory).resolve()
+        try:
+            path = (self._root / directory).resolve()
+        except (ValueError, OSError) as wrong:  # a NUL, a name that is too long, a loop of links
+            raise Rejected(f"{directory!r} is no path: {wrong}", field="directory") from None
         if not path.is_relative_to(self._root):
             raise Rejected(
                 f"{directory} does not lie below {self._root}",
@@ -194,6 +197,12 @@ class Fleet:
                 hint="serving.weights_root says where weights may come from",
             )
         return path
+
+    async def _read(self, directory: str) -> Model:
+        try:
+            return await asyncio.to_thread(read_model, self.inside(directory))
+        except Rejected as wrong:
+            raise Rejected(wrong.message, field="directory", hint=wrong.hint) from None
 
     def _settle(self, before: Phase) -> None:
         """Do what a change of phase asks for."""

@@ -112,8 +112,8 @@ class Front:
                     yield output, delta
             finally:
                 await deltas.aclose()
+                self.metrics.ended(lane.variant, output.ended)
         assert output.ended is not None
-        self.metrics.ended(lane.variant, output.ended)
         yield output, output.ended
 
     async def play_out(self, lane: Lane, choice: Choice) -> tuple[list[Delta], Ended]:

@@ -53,8 +53,11 @@ class ServingMetrics:
             registry=registry,
         )
 
-    def ended(self, variant: str, ended: Ended) -> None:
-        """Count one output."""
+    def ended(self, variant: str, ended: Ended | None) -> None:
+        """Count one output; None for one that was refused, failed, or left by its client."""
+        if ended is None:
+            self.outputs.labels(variant, "none").inc()
+            return
         self.outputs.labels(variant, ended.ending).inc()
         self.tokens.labels(variant).inc(len(ended.completion.tokens))
         self.cached.labels(variant).inc(ended.completion.cached_tokens)
