@@ -10,7 +10,8 @@ from temper.api.job.v1.job_pb2 import Job, JobState
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord, GroupTable, PolicyLoaded
 from temper.api.trainer.v1.trainer_pb2 import TrainingState
 from temper.rollout import jobs
-from temper.rollout.engine.base import FinishReason
+from temper.rollout.engine.base import Completion, FinishReason, Request, Sink
+from temper.rollout.engine.fake import FakeEngine
 from temper.rollout.players import PolicyPlayer
 from temper.rollout.status import Status
 from temper.rollout.trajectory import Trajectory
@@ -557,3 +558,21 @@ async def test_samples_that_no_trainer_will_take_any_more_are_stopped(world: Wor
     record = (await world.records(2))[1]
     assert {sample.sample_class for sample in record.samples} == {common.SAMPLE_CLASS_STALE}
     assert not any(sample.HasField("reward") for sample in record.samples)
+
+
+async def test_requests_carry_their_group_their_job_and_the_delivery(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[Request] = []
+    submit = FakeEngine.submit
+
+    def note(self: FakeEngine, request: Request, sink: Sink | None = None) -> asyncio.Future[Completion]:
+        asked.append(request)
+        return submit(self, request, sink)
+
+    monkeypatch.setattr(FakeEngine, "submit", note)
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    assert {(each.group, each.tenant, each.attempt) for each in asked} == {(f"{JOB}-0", JOB, 1)}
+    assert {each.sample_index for each in asked} == {0, 1, 2, 3}

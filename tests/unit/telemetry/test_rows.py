@@ -141,3 +141,16 @@ def test_saved_queries_have_headers_and_declare_their_parameters():
         assert used == set(query.parameters.items()), query.name
     with pytest.raises(Rejected, match="no saved query"):
         schema.saved_query("lineag")
+
+
+def test_a_sample_says_how_old_the_kv_was_what_was_reused_and_whether_it_may_train():
+    told = facts.sample(
+        kv_origin_lag=2, cached_tokens=30, stop_token=262, attention="sparse", for_training=False
+    )
+    silent = facts.sample()
+    rows_of = of(facts.logged("trajectories", facts.group(samples=[told, silent])))["samples"]
+    names = ("kv_origin_lag", "cached_tokens", "stop_token", "attention", "for_training")
+    assert [tuple(row[name] for name in names) for row in rows_of] == [
+        (2, 30, 262, "sparse", False),
+        (0, 0, None, "", True),
+    ]

@@ -151,6 +151,12 @@ def test_a_group_without_a_usable_sample_is_invalid_before_its_bytes_are_fetched
     assert arrival.dropped is Drop.INVALID
 
 
+def test_a_group_with_a_sample_that_was_given_up_as_too_old_is_stale():
+    given_up = summary(sample_class=common.SAMPLE_CLASS_STALE, reward=None)
+    arrival, _ = intake.arrival(record(group([summary(), given_up])))
+    assert arrival.dropped is Drop.STALE
+
+
 @pytest.mark.parametrize("reason", [each.name for each in common.DropReason.DESCRIPTOR.values[1:]])
 def test_every_drop_reason_of_the_contract_is_understood(reason):
     arrival, _ = intake.arrival(record(group([], drop_reason=common.DropReason.Value(reason))))
