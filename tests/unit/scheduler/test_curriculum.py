@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from temper.runtime.errors import Rejected
 from temper.scheduler import curriculum
-from temper.scheduler.curriculum import SuccessWindow, Uniform, permuted
+from temper.scheduler.curriculum import permuted
+from temper.scheduler.curriculum.adaptive_target import AdaptiveTarget
+from temper.scheduler.curriculum.balanced_online import BalancedOnline
+from temper.scheduler.curriculum.bandit import Bandit
+from temper.scheduler.curriculum.difficulty_pool import DifficultyPool
+from temper.scheduler.curriculum.gate import Gate, lower_bound
+from temper.scheduler.curriculum.success_window import SuccessWindow
+from temper.scheduler.curriculum.uniform import Uniform
 
 
 @given(st.integers(1, 400), st.integers(0, 2**40))
@@ -80,6 +87,7 @@ def test_memory_is_bounded_by_forgetting_the_oldest_visit():
 @given(cut=st.integers(0, 80), seed=st.integers(0, 99), tasks=st.sampled_from([0, 7, 50]))
 @settings(max_examples=30, deadline=None)
 def test_resume_through_json_continues_bit_for_bit(name, cut, seed, tasks):
+    tasks = tasks or (8 if name == "gate" else 0)
     rate = lambda task: task % 9 / 8  # noqa: E731  # one line, used once
     whole = curriculum.make(name, seed, tasks, 32)
     drive(whole, cut, rate)
@@ -93,3 +101,86 @@ def test_resume_through_json_continues_bit_for_bit(name, cut, seed, tasks):
 def test_an_unknown_curriculum_is_refused_by_name():
     with pytest.raises(Rejected, match="success_windw"):
         curriculum.make("success_windw", 0, 0, 16)
+
+
+THIRDS = (0.0, 0.5, 1.0)
+
+
+def shares(sampler, draws=600):
+    """Share of draws for tasks that are never, sometimes and always solved, after a time to learn which is which."""
+    drive(sampler, 900, lambda task: THIRDS[task % 3])
+    found = [sampler.draw() % 3 for _ in range(draws)]
+    return [found.count(kind) / draws for kind in range(3)]
+
+
+def test_pools_are_drawn_by_weight():  # hard .2, middling 1, easy .2, unseen 1 (which are all three alike)
+    never, sometimes, always = shares(DifficultyPool(seed=1, tasks=99))
+    assert 0.4 < sometimes < 0.75
+    assert never == pytest.approx(always, abs=0.1)
+
+
+def test_balanced_draws_follow_the_variance_and_leave_nothing_out():
+    never, sometimes, always = shares(BalancedOnline(seed=1, tasks=99))
+    assert sometimes > 0.6
+    assert never > 0
+    assert always > 0
+
+
+def test_a_bandit_pulls_the_arm_that_teaches():
+    sampler = Bandit(seed=1, tasks=99)
+    _, sometimes, _ = shares(sampler)
+    hard, middling, easy, unseen = sampler.values
+    assert middling > 0.9
+    assert max(hard, easy) < 0.2
+    assert unseen > 0.0
+    assert sometimes > 0.6
+
+
+def test_a_bandits_value_moves_by_its_rate():  # alpha .3, signal 2·sqrt(.25) = 1
+    sampler = Bandit(seed=0, tasks=10)
+    sampler.observe(3, 4, 8)
+    assert sampler.values == (0.0, 0.0, 0.0, pytest.approx(0.3))
+    sampler.observe(3, 4, 8)
+    assert sampler.values[1] == pytest.approx(0.3)
+
+
+def test_a_target_rises_with_success_and_falls_without():  # step .05·tanh(1) = .0381
+    sampler = AdaptiveTarget(seed=0, tasks=10)
+    sampler.observe(1, 8, 8)
+    assert sampler.target == pytest.approx(0.5 + 0.05 * 0.76159, abs=1e-5)
+    sampler.observe(1, 0, 8)
+    assert sampler.target == pytest.approx(0.5)
+    for _ in range(100):
+        sampler.observe(1, 8, 8)
+    assert sampler.target == 1.0
+
+
+def test_tasks_nearest_to_the_target_are_drawn():
+    sampler = AdaptiveTarget(seed=0, tasks=300)
+    for task in range(300):
+        sampler._beliefs.observe(task, round(16 * task / 299), 16)  # task 299 is the easiest
+    middle = [sampler.draw() for _ in range(200)]
+    assert sum(130 < task < 170 for task in middle) > 150
+
+
+def test_tiers_open_one_after_the_other_and_never_close():
+    gate = Gate(seed=0, tasks=40)
+    assert all(gate.draw() < 10 for _ in range(50))
+    while gate.opened == 1:
+        gate.observe(gate.draw(), 8, 8)
+    drawn = [gate.draw() for _ in range(600)]
+    assert max(drawn) < 20
+    assert 0.55 < sum(task >= 10 for task in drawn) / 600 < 0.78, "the newest tier has twice the weight"
+    for _ in range(50):
+        gate.observe(12, 0, 8)
+    assert gate.opened == 2
+
+
+def test_wilsons_bound():  # statsmodels proportion_confint(80, 100, method="wilson")[0]
+    assert lower_bound(80, 100) == pytest.approx(0.711170, abs=1e-5)
+    assert lower_bound(0, 0) == 0.0
+
+
+def test_a_gate_without_a_bound_on_its_tasks_is_refused():
+    with pytest.raises(Rejected, match="train_tasks"):
+        Gate(seed=0, tasks=0)

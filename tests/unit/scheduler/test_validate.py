@@ -93,6 +93,7 @@ CASES = [
     (spec(domains=domains(share=-1)), "domains[1].share", "positive"),
     (spec(domains=domains(share=1e308)), "domains[1].share", "at most 1e+09"),
     (spec(domains=domains(curriculum="uniformm")), "domains[1].curriculum", "'uniform'"),
+    (spec(domains=domains(curriculum="gate", train_tasks=3)), "domains[1].train_tasks", "at least 4"),
     (spec(domains=domains(paramsJson="[1]")), "domains[1].params_json", "JSON object"),
     (spec(accept={"minPass": {"clac": 0.5}}), "accept.min_pass.clac", "did you mean 'calc'?"),
     (spec(accept={"minPass": {"calc": 1.5}}), "accept.min_pass.calc", "must be in [0, 1]"),

@@ -17,6 +17,7 @@ from temper.runtime.complaints import nearest
 from temper.runtime.errors import Rejected
 from temper.scheduler.credits import Credits
 from temper.scheduler.curriculum import CURRICULA
+from temper.scheduler.curriculum.gate import TIERS
 
 SCHEDULES = ("constant", "cosine", "linear")
 POLICY_FILES = ("config.json", "model.safetensors", "tokenizer.json", "temper_chat.json")
@@ -120,6 +121,11 @@ def _domain(path: str, domain: DomainSpec) -> Iterator[Problem]:
             f"{path}.share", f"must be a positive number of at most {LARGEST:g}, is {domain.share:g}"
         )
     yield from _choice(f"{path}.curriculum", domain.curriculum, CURRICULA, "curriculum")
+    if domain.curriculum == "gate" and domain.train_tasks < TIERS:
+        yield Problem(
+            f"{path}.train_tasks",
+            f'must be at least {TIERS} for curriculum = "gate": it cuts them into tiers',
+        )
     if domain.params_json and not _is_object(domain.params_json):
         yield Problem(f"{path}.params_json", "must be a JSON object", 'for example {"min_digits":2}')
 

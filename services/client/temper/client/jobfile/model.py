@@ -88,7 +88,15 @@ class Domain(Table):
     """Parameters that differ from the environment's own."""
     share: Positive = 1.0
     """Relative to the other domains."""
-    curriculum: Literal["uniform", "success_window"] = "uniform"
+    curriculum: Literal[
+        "uniform",
+        "success_window",
+        "difficulty_pool",
+        "balanced_online",
+        "bandit",
+        "adaptive_target",
+        "gate",
+    ] = "uniform"
     """Order of the tasks."""
     train_tasks: Whole = 0
     """Training tasks cycled through; 0: unbounded."""
