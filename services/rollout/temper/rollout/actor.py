@@ -260,8 +260,9 @@ class RolloutActor:
             raise
 
     def _sweep(self, job_id: str) -> None:
-        """Clear away, once, what unfinished groups of a job that is over have left."""
-        if job_id not in self._sweeping:
+        """Clear away what unfinished groups of a job that is over have left."""
+        under_way = self._sweeping.get(job_id)
+        if under_way is None or under_way.done():
             self._sweeping[job_id] = asyncio.create_task(
                 self._partials.clear_job(job_id), name=f"sweep-{job_id}"
             )
