@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import load, save
 from tests.unit.rollout.policies import CONTEXT, FAMILIES, VOCAB, files_of, reference
 
-from temper.rollout.engine.base import Completion, PolicyFiles, Request, Sampling, Span
+from temper.rollout.engine.base import Completion, PolicyFiles, Request, Sampling, Span, SwapPolicy
 from temper.rollout.engine.torch.architecture import RopeConfig, read_architecture
-from temper.rollout.engine.torch.batch import Batch, Limits
-from temper.rollout.engine.torch.cache import Slab, new_buffer, size_classes
 from temper.rollout.engine.torch.engine import TorchEngine
+from temper.rollout.engine.torch.loop import Loop
 from temper.rollout.engine.torch.model import Model
 from temper.rollout.engine.torch.rope import frequencies, interleave
-from temper.rollout.engine.torch.weights import read_weights
+from temper.rollout.engine.torch.roster import Limits
+from temper.rollout.engine.torch.weights import Weights, read_weights
 from temper.runtime.errors import Rejected
 
 
@@ -106,18 +106,26 @@ async def test_negated_weights_in_flight_equal_the_negated_reference():
 # ---------------------------------------------------------------- one step at a time
 
 
-def batch_of(model: Any, *, slots=8, prefill=64, kept=10_000, context=CONTEXT) -> tuple[Batch, PolicyFiles]:
+def weights_of(model: Any, version: int = 1) -> Weights:
     files = files_of(model)
-    shape = read_architecture(files.config)
-    batch = Batch(Model(shape), Limits(slots, prefill, kept, context))
-    batch.weights = read_weights(shape, files.shards, 1)
-    return batch, files
+    return read_weights(read_architecture(files.config), files.shards, version)
 
 
-def run(batch: Batch) -> dict[str, Completion]:
-    done: dict[str, Completion] = {}
-    while batch.step():
-        done |= {one.request_id: one for one in batch.drain()}
+def loop_of(model: Any, *, slots=8, prefill=64, units=40, context=CONTEXT, exact=True) -> Loop:
+    shape = read_architecture(files_of(model).config)
+    loop = Loop(Model(shape, batch_invariant=exact), Limits(slots, prefill, context, exact), units)
+    loop.swap(weights_of(model), SwapPolicy.KEEP)
+    return loop
+
+
+def finished(loop: Loop) -> dict[str, Completion]:
+    return {one.request_id: one for one in loop.drain()[1]}
+
+
+def run(loop: Loop) -> dict[str, Completion]:
+    done: dict[str, Completion] = finished(loop)
+    while loop.step():
+        done |= finished(loop)
     return done
 
 
@@ -130,32 +138,29 @@ def llama() -> Any:
 def test_a_prompt_in_chunks_and_in_company_gives_the_same_numbers(llama: Any, prefill: int):
     long = tuple(i * 7 % VOCAB for i in range(300))
     with torch.inference_mode():
-        alone, _ = batch_of(llama, prefill=4096)
+        alone = loop_of(llama, prefill=4096)
         alone.add(Request("x", long, Sampling(10), 1, 0))
         expected = run(alone)["x"]
-        batch, _ = batch_of(llama, prefill=prefill)
+        loop = loop_of(llama, prefill=prefill)
         for i, prompt in enumerate(prompts(10)):
-            batch.add(Request(f"n{i}", prompt, Sampling(1 + 4 * i), i, i))
-        batch.add(Request("x", long, Sampling(10), 1, 0))
-        found = run(batch)["x"]
+            loop.add(Request(f"n{i}", prompt, Sampling(1 + 4 * i), i, i))
+        loop.add(Request("x", long, Sampling(10), 1, 0))
+        found = run(loop)["x"]
     assert found.tokens == expected.tokens
     assert found.logprobs_raw == expected.logprobs_raw
 
 
 def test_without_batch_invariance_the_numbers_do_depend_on_the_company(llama: Any):
     """The inverse: a check of bits that cannot fail proves nothing."""
-    files = files_of(llama)
-    shape = read_architecture(files.config)
     found: dict[bool, list[tuple[float, ...]]] = {}
     for invariant in (True, False):
         for crowd in (0, 6):
             with torch.inference_mode():
-                batch = Batch(Model(shape, batch_invariant=invariant), Limits(8, 4096, 10_000, CONTEXT))
-                batch.weights = read_weights(shape, files.shards, 1)
+                loop = loop_of(llama, exact=invariant, prefill=4096)
                 for i in range(crowd):
-                    batch.add(Request(f"n{i}", (i, 2, 3), Sampling(60), i, i))
-                batch.add(Request("x", (5, 6, 7), Sampling(40, temperature=0.0), 1, 0))
-                found.setdefault(invariant, []).append(run(batch)["x"].logprobs_raw)
+                    loop.add(Request(f"n{i}", (i, 2, 3), Sampling(60), i, i))
+                loop.add(Request("x", (5, 6, 7), Sampling(40, temperature=0.0), 1, 0))
+                found.setdefault(invariant, []).append(run(loop)["x"].logprobs_raw)
     assert found[True][0] == found[True][1]
     assert found[False][0] != found[False][1]
 
@@ -163,11 +168,11 @@ def test_without_batch_invariance_the_numbers_do_depend_on_the_company(llama: An
 def test_a_group_fills_one_prompt(llama: Any):
     prompt = prompts(8)[7]
     with torch.inference_mode():
-        batch, _ = batch_of(llama)
+        loop = loop_of(llama)
         for i in range(8):
-            batch.add(Request(f"g{i}", prompt, Sampling(5), 1, i))
-        done = run(batch)
-    assert batch.prefilled == len(prompt)
+            loop.add(Request(f"g{i}", prompt, Sampling(5), 1, i))
+        done = run(loop)
+    assert loop.prefilled == len(prompt)
     assert sorted(one.cached_tokens for one in done.values()) == [0] + [len(prompt)] * 7
     assert len({one.tokens for one in done.values()}) > 4
 
@@ -175,87 +180,52 @@ def test_a_group_fills_one_prompt(llama: Any):
 def test_a_chunked_prompt_across_a_swap_says_which_version_computed_what(llama: Any):
     prompt = tuple(i % VOCAB for i in range(300))
     with torch.inference_mode():
-        batch, files = batch_of(llama, prefill=16)
-        batch.add(Request("x", prompt, Sampling(4), 1, 0))
-        batch.step()
-        batch.weights = read_weights(read_architecture(files.config), files.shards, 2)
-        done = run(batch)["x"]
+        loop = loop_of(llama, prefill=16)
+        loop.add(Request("x", prompt, Sampling(4), 1, 0))
+        loop.step()
+        loop.swap(weights_of(llama, 2), SwapPolicy.KEEP)
+        done = run(loop)["x"]
     assert done.prefill_versions == (Span(0, 256, 1), Span(256, 300, 2))
     assert done.weight_versions == (Span(0, 4, 2),)
+    assert done.kv_origin_versions == (Span(0, 4, 1),)
 
 
 def test_two_updates_make_three_spans_and_announcing_again_none(llama: Any):
     with torch.inference_mode():
-        batch, files = batch_of(llama)
-        batch.add(Request("x", (1, 2, 3), Sampling(9), 1, 0))
-        shape = read_architecture(files.config)
-        for version, steps in ((1, 2), (2, 3), (2, 1), (3, 9)):
-            batch.weights = read_weights(shape, files.shards, version)
+        loop = loop_of(llama)
+        loop.add(Request("x", (1, 2, 3), Sampling(9), 1, 0))
+        for version, steps in ((1, 3), (2, 3), (2, 1), (3, 9)):
+            loop.swap(weights_of(llama, version), SwapPolicy.KEEP)
             for _ in range(steps):
-                batch.step()
-        (done,) = batch.drain()
+                loop.step()
+        done = finished(loop)["x"]
     assert done.weight_versions == (Span(0, 3, 1), Span(3, 7, 2), Span(7, 9, 3))
-
-
-def test_kept_sequences_over_the_limit_are_computed_again_and_equal(llama: Any):
-    with torch.inference_mode():
-        found = []
-        for limit in (10_000, 0):
-            batch, _ = batch_of(llama, kept=limit)
-            batch.add(Request("a", prompts(7)[6], Sampling(6), 1, 0, keep=True))
-            run(batch)
-            held = batch.kv_tokens
-            batch.add(Request("b", (4, 5), Sampling(6), 1, 0, continues="a"))
-            found.append((run(batch)["b"], held))
-    (kept, held), (evicted, none_held) = found
-    assert (held, none_held) == (45, 0)
-    assert (kept.cached_tokens, evicted.cached_tokens) == (45, 0)
-    assert kept.tokens == evicted.tokens
-    assert kept.logprobs_raw == pytest.approx(evicted.logprobs_raw, abs=1e-5)
+    assert done.kv_origin_versions == (Span(0, 9, 1),)
 
 
 def test_an_aborted_sequence_is_not_kept(llama: Any):
     with torch.inference_mode():
-        batch, _ = batch_of(llama)
-        batch.add(Request("a", (1, 2, 3), Sampling(50), 1, 0, keep=True))
-        batch.step()
-        batch.cancel("a")
-        batch.cancel("a")
-    assert len(batch.drain()) == 1
-    assert (batch.running, batch.waiting, len(batch.shelf), batch.kv_tokens) == (0, 0, 0, 0)
+        loop = loop_of(llama)
+        loop.add(Request("a", (1, 2, 3), Sampling(50), 1, 0, keep=True))
+        loop.step()
+        loop.cancel("a")
+        loop.cancel("a")
+    assert len(finished(loop)) == 1
+    assert (loop.running, len(loop.schedule.waiting), len(loop.schedule.kept), loop.kv_tokens) == (0, 0, 0, 0)
 
 
 def test_cancelling_one_of_a_group_in_prefill_leaves_the_others(llama: Any):
     prompt = tuple(i % VOCAB for i in range(300))
     with torch.inference_mode():
-        batch, _ = batch_of(llama, prefill=16)
+        loop = loop_of(llama, prefill=16)
         for i in range(3):
-            batch.add(Request(f"g{i}", prompt, Sampling(2), 1, i))
-        batch.step()
-        batch.cancel("g0")
-        done = run(batch)
+            loop.add(Request(f"g{i}", prompt, Sampling(2), 1, i))
+        loop.step()
+        loop.cancel("g0")
+        done = run(loop)
     assert {name: len(one.tokens) for name, one in done.items()} == {"g0": 0, "g1": 2, "g2": 2}
-    assert batch.kv_tokens == 0
-
-
-def test_rows_stay_dense_when_one_leaves():
-    shape = read_architecture(files_of(reference("llama")).config)
-    slab: Slab[str] = Slab(shape, 64)
-    for number, owner in enumerate("abcdefghij"):
-        buffer = new_buffer(shape, 5)
-        buffer.fill_(number)
-        assert slab.add(owner, buffer) == number
-    assert slab.remove(3) == "j"
-    assert slab.owners == list("abcjefghi")
-    assert slab.view(3, 5).eq(9).all()
-    assert slab.view(8, 5).eq(8).all()
-    assert slab.remove(8) is None
-
-
-def test_size_classes_grow_by_at_most_half_and_end_at_the_limit():
-    assert size_classes(512) == (64, 96, 128, 192, 256, 384, 512)
-    assert size_classes(300)[-1] == 300
-    assert size_classes(10) == (10,)
+    assert loop.kv_tokens == 0
+    assert loop.prefilled == 300
 
 
 # ---------------------------------------------------------------- what is read from files

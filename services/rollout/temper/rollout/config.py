@@ -39,8 +39,11 @@ class EngineConfig(Section):
     """Most tokens of a sequence; the policy's own limit applies too."""
     prefill_tokens: int = Field(default=1024, ge=16)
     """Most context tokens computed in one step, give or take a chunk of 256."""
-    kept_tokens: int = Field(default=262_144, ge=0)
-    """Context tokens whose KV is kept between turns; beyond it the oldest is recomputed when it goes on."""
+    kv_tokens: int = Field(default=131_072, ge=768)
+    """Context tokens that the KV pool holds: of running sequences, of those kept between turns, and of the prefix cache.
+    A context that could not fit it alone is over the limit (torch, fake)."""
+    memory_mib: int = Field(default=0, ge=0)
+    """Most MiB that old and new weights and the KV pool may take together, or a policy is refused; 0 is no bound (torch)."""
     batch_invariant: bool = True
     """Whether a sample's numbers may not depend on its neighbours in any bit (torch); off is faster for few sequences."""
     threads: int = Field(default=1, ge=1)

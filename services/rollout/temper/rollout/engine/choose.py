@@ -9,11 +9,11 @@ from temper.rollout.engine.base import Engine
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected
 
-
 # Options that not every engine has. Elsewhere, any value but the default would be without effect: it is refused.
 _ONLY = {
     "prefill_tokens": ("torch", "tensorrt_llm"),
-    "kept_tokens": ("torch",),
+    "kv_tokens": ("torch", "fake"),
+    "memory_mib": ("torch",),
     "batch_invariant": ("torch",),
     "threads": ("torch",),
     "step_seconds": ("fake",),
@@ -33,7 +33,11 @@ def make_engine(config: EngineConfig, clock: Clock) -> Engine:
         from temper.rollout.engine.fake import FakeEngine
 
         return FakeEngine(
-            clock, slots=config.slots, max_context=config.max_context, step_seconds=config.step_seconds
+            clock,
+            slots=config.slots,
+            max_context=config.max_context,
+            kv_tokens=config.kv_tokens,
+            step_seconds=config.step_seconds,
         )
     _need_torch()
     from temper.rollout.engine.torch.engine import TorchEngine
@@ -43,6 +47,7 @@ def make_engine(config: EngineConfig, clock: Clock) -> Engine:
         max_context=config.max_context,
         prefill_tokens=config.prefill_tokens,
         kv_tokens=config.kv_tokens,
+        memory_mib=config.memory_mib,
         threads=config.threads,
         batch_invariant=config.batch_invariant,
         monotonic=clock.monotonic,

@@ -1,7 +1,7 @@
 """The engine's thread, and the futures through which the event loop sees it.
 
-The event loop never touches the batch: it drops closures into an inbox, the thread runs them at a step edge. So a swap,
-a cancel or a new request lands between two steps by construction, and the batch needs no lock.
+The event loop never touches the sequences: it drops closures into an inbox, the thread runs them at a step edge. So a swap,
+a cancel or a new request lands between two steps by construction, and the loop of steps needs no lock.
 """
 
 from __future__ import annotations
@@ -11,24 +11,49 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 
 from temper.rollout.engine.admission import Desk
-from temper.rollout.engine.base import Completion, EngineInfo, PolicyFiles, Request, Stats, SwapReport
-from temper.rollout.engine.torch.architecture import read_architecture
-from temper.rollout.engine.torch.batch import Batch, Limits
-from temper.rollout.engine.torch.cache import new_buffer
-from temper.rollout.engine.torch.model import Model, Piece
-from temper.rollout.engine.torch.weights import Weights, read_weights
+from temper.rollout.engine.base import (
+    Completion,
+    EngineInfo,
+    PolicyFiles,
+    Request,
+    Sink,
+    Stats,
+    SwapPolicy,
+    SwapReport,
+)
+from temper.rollout.engine.torch.loop import Loop
+from temper.rollout.engine.torch.memory import Budget, longest_context
+from temper.rollout.engine.torch.model import Model
+from temper.rollout.engine.torch.roster import Limits
+from temper.rollout.engine.torch.staging import stage
+from temper.rollout.engine.torch.weights import Weights
 from temper.runtime.errors import Rejected, Unavailable
 
 # The interpreter's switch interval while stepping, in seconds. A step is some hundred short torch calls, each of which
 # gives up the interpreter lock; at the default of 5 ms a busy event loop would make every one of them wait that long.
 _SWITCH_INTERVAL = 0.0002
 
-_SWAP_S = 60.0  # far longer than any step; passes only when the step thread has died
+_EDGE_S = 60.0  # far longer than any step; passes only when the step thread has died or hangs
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Swap:
+    """A swap that waits for what runs."""
+
+    weights: Weights
+    """What becomes current."""
+    done: asyncio.Future[int]
+    """Gets the number of sequences that go on."""
 
 
 class TorchEngine:
@@ -40,19 +65,25 @@ class TorchEngine:
         slots: int = 128,
         max_context: int = 2048,
         prefill_tokens: int = 1024,
-        kept_tokens: int = 262_144,
+        kv_tokens: int = 131_072,
+        memory_mib: int = 0,
         threads: int = 1,
         batch_invariant: bool = True,
+        swap_wait_seconds: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits = Limits(slots, prefill_tokens, kept_tokens, max_context)
-        self._threads, self._batch_invariant, self._monotonic = threads, batch_invariant, monotonic
+        self._budget = Budget(kv_tokens, memory_mib)
+        self._limits = Limits(slots, prefill_tokens, longest_context(kv_tokens, max_context), batch_invariant)
+        self._threads, self._monotonic, self._swap_wait = threads, monotonic, swap_wait_seconds
         self._staged: dict[int, Weights] = {}
         self._model: Model | None = None
-        self._batch: Batch | None = None  # belongs to the thread once it exists
-        self._desk = Desk(max_context)
+        self._steps: Loop | None = None  # belongs to the thread once it exists
+        self._pending: _Swap | None = None  # the thread's too
+        self._desk = Desk(self._limits.max_context)
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
+        self._swapping = asyncio.Lock()
+        self._edges: set[asyncio.Future[Any]] = set()  # who waits for the thread
         self._closing = False
         self._busy_seconds = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,7 +96,7 @@ class TorchEngine:
             "torch",
             str(torch.__version__),
             "fp32",
-            batch_invariant=self._batch_invariant,
+            batch_invariant=self._limits.exact,
             max_context=self._desk.max_context,
         )
 
@@ -90,53 +121,54 @@ class TorchEngine:
 
     async def load(self, files: PolicyFiles) -> None:
         """Parse, check and probe on another thread, beside the running version."""
-        model, weights = await asyncio.to_thread(self._stage, files)
+        held = [
+            *self._staged.values(),
+            *([self._steps.weights] if self._steps and self._steps.weights else []),
+        ]
+        model, weights = await asyncio.to_thread(
+            stage, files, self._model, held, self._budget, self._threads, batch_invariant=self._limits.exact
+        )
         if self._model is None:
             self._model = model
             limits = Limits(
                 self._limits.slots,
                 self._limits.prefill_tokens,
-                self._limits.kept_tokens,
                 min(self._limits.max_context, model.shape.max_context),
+                self._limits.exact,
             )
             self._desk.open(limits.max_context, model.shape.vocab)
-            self._post(lambda: self._build(Batch(model, limits)))
+            steps = Loop(model, limits, self._budget.units)
+            self._post(lambda: self._build(steps))
         self._staged[files.version] = weights
 
-    async def swap(self, version: int) -> SwapReport:
-        """Replace the weights between two steps; running sequences go on."""
-        weights = self._staged.pop(version, None)
-        if weights is None and version != self._desk.version:
-            raise Rejected(f"engine: version {version} is not loaded; staged are {sorted(self._staged)}")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[SwapReport] = loop.create_future()
+    async def swap(self, version: int, policy: SwapPolicy = SwapPolicy.KEEP) -> SwapReport:
+        """Replace the weights between two steps."""
+        begun = time.perf_counter()
+        async with self._swapping:
+            if version == self._desk.version:
+                return SwapReport(version, self.stats().running, policy)
+            weights = self._staged.get(version)
+            if weights is None:
+                raise Rejected(f"engine: version {version} is not loaded; staged are {sorted(self._staged)}")
+            running = await self._apply(weights, policy)
+            self._desk.version = version
+            self._staged = {staged: kept for staged, kept in self._staged.items() if staged > version}
+            return SwapReport(version, running, policy, time.perf_counter() - begun)
 
-        def apply() -> None:
-            batch = self._batch
-            assert batch is not None
-            if weights is not None:
-                batch.weights = weights
-            report = SwapReport(version, batch.running, "keep")
-            loop.call_soon_threadsafe(_settle, done, report)
+    async def pause(self) -> None:
+        """Stop stepping at the next step edge."""
+        await self._at_edge(lambda: self._set_paused(True), "not paused")
 
-        self._post(apply)
-        try:
-            async with asyncio.timeout(_SWAP_S):
-                report = await done
-        except TimeoutError:
-            raise Unavailable(
-                f"engine: no step edge within {_SWAP_S:g} s, version {version} is not current"
-            ) from None
-        self._desk.version = version
-        self._staged = {staged: kept for staged, kept in self._staged.items() if staged > version}
-        return report
+    async def resume(self) -> None:
+        """Step again."""
+        await self._at_edge(lambda: self._set_paused(False), "not resumed")
 
-    def submit(self, request: Request) -> asyncio.Future[Completion]:
+    def submit(self, request: Request, sink: Sink | None = None) -> asyncio.Future[Completion]:
         """Queue a request."""
         if self._loop is None or self._model is None or not self._thread.is_alive():
             raise Unavailable("engine: no policy is loaded, or the engine has stopped")
-        future = self._desk.register(request, self._loop, self.cancel)
-        self._post(lambda: self._existing.add(request))
+        future = self._desk.register(request, self._loop, self.cancel, sink)
+        self._post(lambda: self._existing.add(request, watched=sink is not None))
         return future
 
     def cancel(self, request_id: str) -> None:
@@ -147,44 +179,101 @@ class TorchEngine:
     def release(self, request_id: str) -> None:
         """Drop a kept sequence."""
         if self._desk.forget(request_id):
-            self._post(lambda: self._existing.shelf.drop(request_id))
+            self._post(lambda: self._existing.schedule.release(request_id))
 
     def stats(self) -> Stats:
         """Counters, read without a lock: each is one integer, and a step's worth of skew is harmless."""
-        batch = self._batch
+        steps = self._steps
+        if steps is None:
+            return Stats(self._desk.version, 0, 0, 0, self._limits.slots, 0, 0, 0, 0, 0.0)
         return Stats(
             version=self._desk.version,
-            running=batch.running if batch else 0,
-            waiting=batch.waiting if batch else 0,
-            kept=len(batch.shelf) if batch else 0,
+            running=steps.running,
+            waiting=len(steps.schedule.waiting),
+            kept=len(steps.schedule.kept),
             slots=self._limits.slots,
-            kv_tokens=batch.kv_tokens if batch else 0,
-            generated_tokens=batch.generated if batch else 0,
-            prefill_tokens=batch.prefilled if batch else 0,
-            steps=batch.steps if batch else 0,
+            kv_tokens=steps.kv_tokens,
+            generated_tokens=steps.generated,
+            prefill_tokens=steps.prefilled,
+            steps=steps.steps,
             busy_seconds=self._busy_seconds,
+            cached_prompt_tokens=steps.schedule.hits,
+            preemptions=steps.schedule.preemptions,
+            drafts_proposed=steps.proposed,
+            drafts_accepted=steps.accepted,
+            paused=steps.paused,
+            blocks=steps.pool.book(),
         )
 
     @property
-    def _existing(self) -> Batch:
-        assert self._batch is not None, "closures are posted after the one that builds the batch"
-        return self._batch
+    def _existing(self) -> Loop:
+        assert self._steps is not None, "closures are posted after the one that builds the loop"
+        return self._steps
 
-    def _build(self, batch: Batch) -> None:
-        self._batch = batch
+    def _build(self, steps: Loop) -> None:
+        self._steps = steps
 
-    def _stage(self, files: PolicyFiles) -> tuple[Model, Weights]:
-        with torch.inference_mode():
-            torch.set_num_threads(self._threads)
-            shape = read_architecture(files.config)
-            if self._model is not None and shape != self._model.shape:
-                raise Rejected(
-                    f"config.json of version {files.version} describes another architecture than the loaded one"
-                )
-            model = self._model or Model(shape, batch_invariant=self._batch_invariant)
-            weights = read_weights(shape, files.shards, files.version)
-            _probe(model, weights)
-            return model, weights
+    def _set_paused(self, paused: bool) -> None:
+        if self._steps is not None:
+            self._steps.paused = paused
+
+    async def _apply(self, weights: Weights, policy: SwapPolicy) -> int:
+        """Have the thread swap; returns how many sequences go on."""
+        if policy is not SwapPolicy.WAIT:
+            return await self._at_edge(
+                lambda: self._existing.swap(weights, policy), f"version {weights.version} is not current"
+            )
+        swap = _Swap(weights, asyncio.get_running_loop().create_future())
+        self._post(lambda: self._hold_for(swap))
+        late = f"sequences run for over {self._swap_wait:g} s, version {weights.version} is not current"
+        try:
+            return await self._await(swap.done, self._swap_wait, late)
+        except Unavailable:
+            await self._at_edge(lambda: self._give_up(swap), late)
+            if swap.done.done():  # it came through at the last moment
+                return swap.done.result()
+            raise
+
+    def _hold_for(self, swap: _Swap) -> None:
+        self._pending, self._existing.schedule.held_back = swap, True
+
+    def _give_up(self, swap: _Swap) -> None:
+        if self._pending is swap:
+            self._pending, self._existing.schedule.held_back = None, False
+
+    def _swap_if_drained(self, steps: Loop) -> bool:
+        """Apply a swap that waits, once nothing runs; says whether it did."""
+        swap = self._pending
+        if swap is None or steps.unfinished:
+            return False
+        self._give_up(swap)
+        running = steps.swap(swap.weights, SwapPolicy.WAIT)
+        self._tell(lambda: _settle(swap.done, running))
+        return True
+
+    async def _at_edge(self, work: Callable[[], T], otherwise: str) -> T:
+        """Run something on the thread, between two steps."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            result = work()
+            self._tell(lambda: _settle(done, result))
+
+        self._post(run)
+        return await self._await(done, _EDGE_S, f"no step edge within {_EDGE_S:g} s, {otherwise}")
+
+    async def _await(self, done: asyncio.Future[T], seconds: float, otherwise: str) -> T:
+        """Wait for the thread; its death ends the wait at once."""
+        if not self.alive:
+            raise Unavailable("engine: it is not started, or has stopped")
+        self._edges.add(done)
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(done)
+        except TimeoutError:
+            raise Unavailable(f"engine: {otherwise}") from None
+        finally:
+            self._edges.discard(done)
 
     def _post(self, work: Callable[[], None]) -> None:
         with self._wake:
@@ -199,24 +288,33 @@ class TorchEngine:
                 while not self._closing:
                     self._turn()
                 self._do_posted()
-                if self._batch is not None:
-                    self._batch.cancel_all()
-                    self._deliver(self._batch.drain())
+                if self._steps is not None:
+                    self._steps.cancel_all()
+                    self._deliver(self._steps)
         finally:
             # Reached by a failure too: whoever waits learns it at once, the traceback goes to threading.excepthook.
-            self._tell(self._desk.fail_all)
+            self._tell(self._fail_all)
+
+    def _fail_all(self) -> None:
+        self._desk.fail_all()
+        for edge in self._edges:
+            if not edge.done():
+                edge.set_exception(Unavailable("engine: stopped before the next step edge"))
 
     def _turn(self) -> None:
-        """What was posted, one step, what finished."""
+        """What was posted, one step, what came out."""
         self._do_posted()
-        batch = self._batch
+        steps = self._steps
         begun = time.perf_counter()
-        stepped = batch is not None and batch.step()
-        if batch is not None:
-            batch.expire(self._monotonic())
-            self._deliver(batch.drain())
+        stepped = swapped = False
+        if steps is not None:
+            stepped = steps.step()
+            steps.expire(self._monotonic())
+            swapped = self._swap_if_drained(steps)
+            self._deliver(steps)
         if stepped:
             self._busy_seconds += time.perf_counter() - begun
+        if stepped or swapped:
             return
         with self._wake:
             self._wake.wait_for(lambda: self._inbox or self._closing, timeout=self._patience())
@@ -229,29 +327,20 @@ class TorchEngine:
 
     def _patience(self) -> float | None:
         """Seconds to wait for work: until the next deadline, if anyone waits."""
-        if self._batch is None or self._batch.next_deadline == float("inf"):
+        if self._steps is None or self._steps.next_deadline == float("inf"):
             return None
-        return max(0.0, self._batch.next_deadline - self._monotonic())
+        return max(0.0, self._steps.next_deadline - self._monotonic())
 
-    def _deliver(self, finished: Sequence[Completion]) -> None:
-        if finished:
-            self._tell(lambda: self._desk.resolve(finished))
+    def _deliver(self, steps: Loop) -> None:
+        emitted, finished = steps.drain()
+        if emitted or finished:
+            self._tell(lambda: (self._desk.emit(emitted), self._desk.resolve(finished)))
 
-    def _tell(self, work: Callable[[], None]) -> None:
+    def _tell(self, work: Callable[[], object]) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work)
 
 
-def _settle(future: asyncio.Future[SwapReport], report: SwapReport) -> None:
+def _settle(future: asyncio.Future[T], result: T) -> None:
     if not future.done():
-        future.set_result(report)
-
-
-def _probe(model: Model, weights: Weights) -> None:
-    """A forward on a few tokens: what is not finite now would poison every sample later."""
-    tokens = list(range(min(8, model.shape.vocab, model.shape.max_context)))
-    logits = model.prefill(weights, [Piece(tokens, 0, new_buffer(model.shape, len(tokens)))])
-    if not bool(torch.isfinite(logits).all()):
-        raise Rejected(
-            f"weights of version {weights.version}: the probe forward gives numbers that are not finite"
-        )
+        future.set_result(result)

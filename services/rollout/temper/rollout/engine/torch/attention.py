@@ -1,0 +1,255 @@
+"""Attention over views of the pool: no keys or values are ever gathered.
+
+A query attends one *item* per segment of its context. Rows of one class that follow each other in the pool are one strided
+view, so the items of many sequences are one call; a sequence with several items joins them by their log-sum-exp. The item's
+width is its row's class: a function of the sequence's own length, hence the same numbers in any company.
+
+A full segment that several sequences share may be attended by all of them in one call (*cascade*): their queries fold into
+the query length, keys and values are read once. That changes the order of sums, so batch-invariant mode goes without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from temper.rollout.engine.torch.architecture import Architecture
+from temper.rollout.engine.torch.feed import Feed
+from temper.rollout.engine.torch.items import Call, Sight, calls_of, items_of
+from temper.rollout.engine.torch.merge import as_bias, attend, merge, visible
+from temper.rollout.engine.torch.sizes import SEGMENT
+
+TILE = 32  # queries of a prefill call, whatever the chunk; divides every class of rows
+_PARTS = 8  # partial results of a prefill chunk that are held at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Decode rows with equally many query tokens."""
+
+    rows: slice
+    """Of qkv."""
+    feeds: int
+    """How many."""
+    width: int
+    """Query tokens of each."""
+    laid: dict[int, tuple[list[Call], Tensor | None]]
+    """By the layer's window: calls, and the feed of each of their results; None: one per feed, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Keys of one segment, as tiles of a prefill chunk see them."""
+
+    start: int
+    """First slot."""
+    size: int
+    """Class of the row."""
+    keys: int
+    """How many of its slots."""
+    bias: Tensor | None
+    """``[tiles, 1, TILE, keys]``; None: all are seen."""
+    unseen: Tensor | None = None
+    """Bool ``[tiles, 1, TILE]``: queries that see none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A chunk of prefill: queries in tiles of fixed places, so that a token's numbers depend on its position alone."""
+
+    rows: slice
+    """Of qkv."""
+    offset: int
+    """Queries of the first tile that belong to no row."""
+    tiles: int
+    """How many."""
+    before: dict[int, list[_Part]]
+    """Earlier segments, by the layer's window: seen by all tiles at once."""
+    own: dict[int, list[_Part]]
+    """The chunk's segment, by the layer's window: one part per tile."""
+
+
+class Attention:
+    """Attention of one forward: laid once, run for every layer. Feeds come in the order of :func:`.feed.pool_order`."""
+
+    def __init__(
+        self, shape: Architecture, kv: Tensor, feeds: Sequence[Feed], *, cascade: bool, sink: int = 0
+    ) -> None:
+        self._shape, self._kv, self._sink = shape, kv, sink
+        self._scale = shape.head_dim**-0.5
+        self._windows = shape.windows
+        decodes = [feed for feed in feeds if feed.decode]
+        self._lines = _lines(feeds, 2 * shape.kv_heads)
+        self._batches = self._lay_decodes(decodes, cascade=cascade)
+        self._chunks: list[_Chunk] = []
+        row = sum(len(feed.tokens) for feed in decodes)
+        for feed in feeds:
+            if not feed.decode:
+                self._chunks.append(self._lay_chunk(feed, row))
+                row += len(feed.tokens)
+
+    def __call__(self, layer: int, qkv: Tensor, out: Tensor) -> None:
+        """Write keys and values, then attend: qkv ``[rows, heads + 2 kv_heads, d]``, out ``[rows, heads * d]``."""
+        shape = self._shape
+        new = qkv[:, shape.heads :].reshape(-1, shape.head_dim)
+        self._kv[layer].view(-1, shape.head_dim).index_copy_(0, self._lines, new)
+        window = self._windows[layer]
+        q = qkv[:, : shape.heads]
+        for batch in self._batches:
+            self._decode(layer, batch, *batch.laid[window], q[batch.rows], out[batch.rows])
+        for chunk in self._chunks:
+            self._prefill(layer, chunk, window, q[chunk.rows], out[chunk.rows])
+
+    def _lay_decodes(self, decodes: list[Feed], *, cascade: bool) -> list[_Batch]:
+        batches: list[_Batch] = []
+        row = 0
+        for width, group in groupby(decodes, key=lambda feed: len(feed.tokens)):
+            members = list(group)
+            at = [feed.start for feed in members]
+            laid: dict[int, tuple[list[Call], Tensor | None]] = {}
+            for window in set(self._windows):
+                sight = Sight(at, width, window, self._sink)
+                laid[window] = calls_of(items_of(members, sight), sight, self._groups, cascade=cascade)
+            span = slice(row, row + width * len(members))
+            batches.append(_Batch(span, len(members), width, laid))
+            row = span.stop
+        return batches
+
+    @property
+    def _groups(self) -> int:
+        return self._shape.heads // self._shape.kv_heads
+
+    def _decode(
+        self, layer: int, batch: _Batch, calls: list[Call], owner: Tensor | None, q: Tensor, out: Tensor
+    ) -> None:
+        """Decode rows: query tokens and the query heads of a kv head fold into the query length."""
+        shape, width = self._shape, batch.width
+        q = q.view(batch.feeds, width, shape.kv_heads, self._groups, shape.head_dim).transpose(1, 2)
+        q = q.reshape(batch.feeds, shape.kv_heads, width * self._groups, shape.head_dim)
+        results = [self._call(layer, call, q) for call in calls]
+        if len(results) == 1:
+            outs, lses = results[0]
+        else:
+            outs, lses = (torch.cat(parts) for parts in zip(*results, strict=True))
+        if owner is not None:
+            outs, _ = merge(outs, lses, owner, batch.feeds)
+        unfolded = outs.reshape(batch.feeds, shape.kv_heads, width, self._groups, shape.head_dim)
+        target = out.view(batch.feeds, width, shape.kv_heads, self._groups, shape.head_dim)
+        target.copy_(unfolded.transpose(1, 2))
+
+    def _call(self, layer: int, call: Call, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Results ``[items, kv_heads, fold, d]`` and their log-sum-exp ``[items, kv_heads, fold]``."""
+        k, v = self._views(layer, call.start, call.rows, call.size, call.size)
+        if call.shared:
+            return self._cascade(call, q, k, v)
+        outs, lses = attend(q[call.index], k, v, call.bias, self._scale)
+        if call.unseen is not None:
+            lses = lses.masked_fill(call.unseen, float("-inf"))
+        if call.kept is not None:
+            outs, lses = outs[call.kept], lses[call.kept]
+        return outs, lses
+
+    def _cascade(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All sharers of the rows at once: their queries lie side by side."""
+        shape, fold = self._shape, q.shape[2]
+        mine = q[call.index].transpose(0, 1).reshape(1, shape.kv_heads, -1, shape.head_dim)
+        outs, lses = attend(mine.expand(call.rows, -1, -1, -1), k, v, None, self._scale)
+        outs = outs.reshape(call.rows, shape.kv_heads, call.shared, fold, shape.head_dim).transpose(1, 2)
+        lses = lses.reshape(call.rows, shape.kv_heads, call.shared, fold).transpose(1, 2)
+        return outs.flatten(0, 1), lses.flatten(0, 1)
+
+    def _lay_chunk(self, feed: Feed, row: int) -> _Chunk:
+        stop = feed.start + len(feed.tokens)
+        first, end = feed.start // TILE * TILE, -(-stop // TILE) * TILE
+        before = {window: _before(feed, first, end, window, self._sink) for window in set(self._windows)}
+        own = {window: _own(feed, first, end, window, self._sink) for window in set(self._windows)}
+        span = slice(row, row + len(feed.tokens))
+        return _Chunk(span, feed.start - first, (end - first) // TILE, before, own)
+
+    def _prefill(self, layer: int, chunk: _Chunk, window: int, q: Tensor, out: Tensor) -> None:
+        """A chunk of prefill: q ``[queries, heads, d]``, out ``[queries, heads * d]``."""
+        heads, width = self._shape.heads, self._shape.head_dim
+        mine = slice(chunk.offset, chunk.offset + len(q))
+        if len(q) < chunk.tiles * TILE:
+            padded = q.new_zeros(chunk.tiles * TILE, heads, width)
+            padded[mine] = q
+            q = padded
+        tiles = q.view(chunk.tiles, TILE, heads, width).transpose(1, 2)
+        alone = [self._part(layer, part, tiles[i : i + 1]) for i, part in enumerate(chunk.own[window])]
+        outs, lses = (torch.cat(each) for each in zip(*alone, strict=True))
+        joined = self._fold(
+            [*(self._part(layer, part, tiles) for part in chunk.before[window]), (outs, lses)]
+        )
+        out.view(-1, heads, width).copy_(joined.transpose(1, 2).reshape(-1, heads, width)[mine])
+
+    def _part(self, layer: int, part: _Part, tiles: Tensor) -> tuple[Tensor, Tensor]:
+        """Results of tiles ``[n, heads, TILE, d]`` over one part."""
+        k, v = self._views(layer, part.start, 1, part.size, part.keys)
+        if len(tiles) > 1:
+            k, v = k.expand(len(tiles), -1, -1, -1), v.expand(len(tiles), -1, -1, -1)
+        outs, lses = attend(tiles, k, v, part.bias, self._scale)
+        return outs, lses if part.unseen is None else lses.masked_fill(part.unseen, float("-inf"))
+
+    def _fold(self, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Join parts of the same queries, a few at a time."""
+        while len(parts) > 1:
+            outs, lses = (torch.stack(each) for each in zip(*parts[:_PARTS], strict=True))
+            joined, lse = merge(outs, lses, torch.zeros(len(outs), dtype=torch.long), 1)
+            parts = [(joined[0], lse[0]), *parts[_PARTS:]]
+        return parts[0][0]
+
+    def _views(self, layer: int, start: int, rows: int, size: int, keys: int) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[rows, kv_heads, keys, d]`` of neighbouring rows of one class."""
+        slot, head, kv_heads = self._kv.stride(1), self._shape.head_dim, self._shape.kv_heads
+        shape, steps = (rows, kv_heads, keys, head), (size * slot, size * head, head, 1)
+        offset = layer * self._kv.stride(0) + start * slot
+        k = self._kv.as_strided(shape, steps, offset)
+        return k, self._kv.as_strided(shape, steps, offset + kv_heads * size * head)
+
+
+def _lines(feeds: Sequence[Feed], planes: int) -> Tensor:
+    """Where the keys and values of all tokens go, as lines of ``head_dim`` numbers: ``[tokens * planes]``."""
+    firsts: list[int] = []
+    sizes: list[int] = []
+    for feed in feeds:
+        stop = feed.start + len(feed.tokens)
+        at = feed.start
+        while at < stop:
+            row, offset = feed.rows[at // SEGMENT], at % SEGMENT
+            count = min(stop - at, SEGMENT - offset)
+            first = row.start * planes + offset
+            firsts += range(first, first + count)
+            sizes += [row.size] * count
+            at += count
+    return (torch.tensor(firsts)[:, None] + torch.tensor(sizes)[:, None] * torch.arange(planes)).flatten()
+
+
+def _before(feed: Feed, first: int, end: int, window: int, sink: int) -> list[_Part]:
+    """Segments before the chunk's own, as queries at ``[first, end)`` see them."""
+    parts: list[_Part] = []
+    for segment in range(first // SEGMENT):
+        base, row = segment * SEGMENT, feed.rows[segment]
+        if not window:
+            parts.append(_Part(row.start, row.size, SEGMENT, None))
+        elif base + SEGMENT > first - window + 1 or base < sink:
+            seen = visible(torch.arange(first, end), torch.arange(base, base + SEGMENT), window, sink)
+            blind = ~seen.any(dim=1)
+            seen[:, 0] |= blind
+            bias = as_bias(seen).view(-1, 1, TILE, SEGMENT)
+            parts.append(_Part(row.start, row.size, SEGMENT, bias, blind.view(-1, 1, TILE)))
+    return parts
+
+
+def _own(feed: Feed, first: int, end: int, window: int, sink: int) -> list[_Part]:
+    """The chunk's own segment: each tile sees it up to the tile's end, so that nothing depends on the prompt's."""
+    row = feed.rows[first // SEGMENT]
+    base = first // SEGMENT * SEGMENT
+    parts: list[_Part] = []
+    for at in range(first, end, TILE):
+        seen = visible(torch.arange(at, at + TILE), torch.arange(base, at + TILE), window, sink)
+        parts.append(_Part(row.start, row.size, at + TILE - base, as_bias(seen)[None, None]))
+    return parts
