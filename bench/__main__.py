@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-NOT_SCRIPTS = {"__init__", "__main__", "result"}
+NOT_SCRIPTS = {"__init__", "__main__", "result", "rollout_policy"}
 SETTLE_S = 60.0  # longest wait for the last script's load to fade
 LIMIT_S = 900.0
 

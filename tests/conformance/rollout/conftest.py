@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from tests.conformance.rollout.engines import ENGINES, ROOMY, TIGHT, Kind, policy
+from tests.conformance.rollout.engines import CONFIG, CONTEXT, ENGINES, ROOMY, TIGHT_CONTEXT, Kind, policy
 from tests.conformance.rollout.tensorrt_double import installed
 
 from temper.rollout.engine.base import Blocks, Engine, SwapPolicy
@@ -38,10 +38,10 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-async def _serve(kind: Kind, kv_tokens: int) -> AsyncIterator[Engine]:
-    made = kind.make(kv_tokens)
+async def _serve(kind: Kind, kv_tokens: int, context: int) -> AsyncIterator[Engine]:
+    made = kind.make(kv_tokens, context)
     await made.start()
-    await made.load(policy(1))
+    await made.load(policy(1, config={**CONFIG, "max_position_embeddings": context}))
     await made.swap(1)
     yield made
     await _assert_conserved(made)
@@ -51,14 +51,21 @@ async def _serve(kind: Kind, kv_tokens: int) -> AsyncIterator[Engine]:
 @pytest_asyncio.fixture
 async def engine(kind: Kind) -> AsyncIterator[Engine]:
     """A started engine that serves version 1. After the test, every block of its pool is accounted for."""
-    async for made in _serve(kind, ROOMY):
+    async for made in _serve(kind, ROOMY, CONTEXT):
         yield made
 
 
 @pytest_asyncio.fixture
 async def tight(kind: Kind) -> AsyncIterator[Engine]:
-    """The same with a pool that runs out."""
-    async for made in _serve(kind, TIGHT):
+    """One with room for longer contexts, whose pool runs out."""
+    async for made in _serve(kind, kind.tight, TIGHT_CONTEXT):
+        yield made
+
+
+@pytest_asyncio.fixture
+async def ample(kind: Kind) -> AsyncIterator[Engine]:
+    """The same with a pool that does not."""
+    async for made in _serve(kind, ROOMY, TIGHT_CONTEXT):
         yield made
 
 

@@ -20,7 +20,7 @@ from temper.runtime.clock import SystemClock
 
 VOCAB, CONTEXT, SLOTS = 64, 96, 6
 ROOMY = 1 << 13  # tokens of a KV pool that never runs out
-TIGHT = 128  # tokens of one that holds a whole context and a little more
+TIGHT_CONTEXT = 320  # context limit of engines whose pool runs out
 
 CONFIG = {
     "model_type": "llama",
@@ -42,8 +42,10 @@ OPTIONS = frozenset({"penalties", "logit_bias", "top_logprobs", "prompt_logprobs
 class Kind:
     """One engine."""
 
-    make: Callable[[int], Engine]
-    """From the tokens of its KV pool to an engine."""
+    make: Callable[[int, int], Engine]
+    """From the tokens of its KV pool and the context limit to an engine."""
+    tight: int
+    """Tokens of the smallest pool that can hold a context of TIGHT_CONTEXT."""
     can: frozenset[str]
     """Capabilities: OPTIONS; ``stream``; ``pause``; ``blocks`` (tells its pool's book); ``pool`` (takes the pool's size);
     ``positions`` (the random number of a token depends on its position, wherever the prompt ends);
@@ -52,34 +54,37 @@ class Kind:
     """Swap policies it can honour while sequences run."""
 
 
-def make_torch(_: int) -> Engine:
+def make_torch(kv_tokens: int, context: int) -> Engine:
     from temper.rollout.engine.torch.engine import TorchEngine  # imported when asked for, as the service does
 
-    return TorchEngine(slots=SLOTS, max_context=CONTEXT, prefill_tokens=64)
+    return TorchEngine(slots=SLOTS, max_context=context, prefill_tokens=64, kv_tokens=kv_tokens)
 
 
-def make_fake(kv_tokens: int) -> Engine:
-    return FakeEngine(SystemClock(), slots=SLOTS, max_context=CONTEXT, kv_tokens=kv_tokens)
+def make_fake(kv_tokens: int, context: int) -> Engine:
+    return FakeEngine(SystemClock(), slots=SLOTS, max_context=context, kv_tokens=kv_tokens)
 
 
-def make_tensorrt(_: int) -> Engine:
-    options = Options(slots=SLOTS, max_context=CONTEXT, prefill_tokens=64, tensor_parallel=2)
+def make_tensorrt(_: int, context: int) -> Engine:
+    options = Options(slots=SLOTS, max_context=context, prefill_tokens=64, tensor_parallel=2)
     return TensorRtEngine(SystemClock(), options, share=share_in_process)
 
 
 ENGINES: dict[str, Kind] = {
     "torch": Kind(
         make_torch,
-        OPTIONS | {"stream", "pause", "blocks", "positions", "kept_kv"},
+        2 * 768,
+        OPTIONS | {"stream", "pause", "blocks", "pool", "positions", "kept_kv"},
         frozenset(SwapPolicy),
     ),
     "fake": Kind(
         make_fake,
+        TIGHT_CONTEXT + 32,
         OPTIONS | {"stream", "pause", "blocks", "pool", "positions", "kept_kv"},
         frozenset(SwapPolicy),
     ),
     "tensorrt_llm": Kind(  # on the double
         make_tensorrt,
+        TIGHT_CONTEXT,
         frozenset({"top_logprobs", "stream", "pause"}),
         frozenset(SwapPolicy) - {SwapPolicy.KEEP},
     ),

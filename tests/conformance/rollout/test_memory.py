@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.conformance.rollout.asks import LONG, PROMPT, ask, assert_aligned, settle, versions
-from tests.conformance.rollout.engines import CONTEXT, SLOTS, TIGHT, policy
+from tests.conformance.rollout.engines import SLOTS, TIGHT_CONTEXT, policy
 
 from temper.rollout.engine.base import Engine, FinishReason
 from temper.runtime.errors import Rejected
@@ -93,14 +93,14 @@ async def test_sglang_6888_the_book_is_closed_after_load_cancel_and_eviction(eng
 
 @pytest.mark.needs("pool")
 async def test_nano_vllm_211_a_preempted_sequence_goes_on_as_if_nothing_had_happened(
-    tight: Engine, engine: Engine
+    tight: Engine, ample: Engine
 ):
     """nano-vllm PR#211/#233: preempted for want of memory, resumed from the cache, and the same to the token."""
-    asks = [ask(f"p{i}", LONG[: 9 + i], sample=i, count=50) for i in range(SLOTS)]
+    asks = [ask(f"p{i}", LONG[: 30 + i], sample=i, count=260) for i in range(SLOTS)]
     scarce = await asyncio.gather(*(tight.submit(each) for each in asks))
-    plenty = await asyncio.gather(*(engine.submit(each) for each in asks))
+    plenty = await asyncio.gather(*(ample.submit(each) for each in asks))
     assert tight.stats().preemptions > 0
-    assert engine.stats().preemptions == 0
+    assert ample.stats().preemptions == 0
     for one, other in zip(scarce, plenty, strict=True):
         assert_aligned(one)
         assert one.finish is FinishReason.LENGTH
@@ -108,44 +108,52 @@ async def test_nano_vllm_211_a_preempted_sequence_goes_on_as_if_nothing_had_happ
         assert one.logprobs_raw == pytest.approx(other.logprobs_raw, abs=1e-4)
 
 
-@pytest.mark.needs("pool")
+@pytest.mark.needs("pool", "pause")
 async def test_the_lowest_priority_gives_way(tight: Engine):
     order: list[str] = []
     pending = []
-    for name, priority in (("low", 0), ("high", 5)):
-        each = tight.submit(ask(name, LONG[:40], sample=priority, count=50, priority=priority))
+    await tight.pause()  # so that all are there when the first is admitted
+    for index in range(SLOTS):
+        name = "high" if index == SLOTS - 1 else f"low{index}"
+        high = name == "high"
+        each = tight.submit(
+            ask(name, LONG[: 30 + index], sample=index, count=240 if high else 260, priority=5 if high else 0)
+        )
         each.add_done_callback(lambda _, name=name: order.append(name))
         pending.append(each)
+    await tight.resume()
     await asyncio.gather(*pending)
-    assert order == ["high", "low"]
+    assert tight.stats().preemptions > 0
+    assert order[0] == "high"
 
 
 @pytest.mark.needs("pool")
 async def test_a_prompt_that_can_never_fit_is_refused_and_one_that_just_fits_runs(tight: Engine):
-    limit = min(CONTEXT, tight.info.max_context, TIGHT)
+    limit = tight.info.max_context
+    assert limit <= TIGHT_CONTEXT
     with pytest.raises(Rejected):
         tight.submit(ask("never", (1,) * limit))
     done = await tight.submit(ask("fits", (1,) * (limit - 1)))
-    assert done.tokens
+    assert len(done.tokens) == 1
 
 
 @pytest.mark.needs("pool")
 async def test_kept_sequences_give_way_and_are_computed_again(tight: Engine):
-    first = await tight.submit(ask("turn-0", LONG[:30], keep=True))
-    crowd = [tight.submit(ask(f"c{i}", LONG[i : i + 40], sample=i, count=40)) for i in range(4)]
+    first = await tight.submit(ask("turn-0", LONG * 2, keep=True))
+    crowd = [tight.submit(ask(f"c{i}", LONG[i:], sample=i, count=250)) for i in range(SLOTS)]
     await asyncio.gather(*crowd)
     second = await tight.submit(ask("turn-1", (8, 8), continues="turn-0"))
-    whole = await tight.submit(ask("whole", LONG[:30] + first.tokens + (8, 8)))
+    whole = await tight.submit(ask("whole", LONG * 2 + first.tokens + (8, 8)))
     assert second.tokens == whole.tokens
     assert tight.stats().kept == 0
 
 
 @pytest.mark.needs("pool")
 async def test_more_kept_sequences_than_memory_do_not_stop_anyone(tight: Engine):
-    for i in range(8):
-        await tight.submit(ask(f"k{i}", LONG[i : i + 30], sample=i, keep=True))
-    assert tight.stats().kept == 8
-    follow = [tight.submit(ask(f"f{i}", (9, i), continues=f"k{i}")) for i in range(8)]
+    for i in range(14):
+        await tight.submit(ask(f"k{i}", (i, *LONG * 2), sample=i, keep=True))
+    assert tight.stats().kept == 14
+    follow = [tight.submit(ask(f"f{i}", (9, i), continues=f"k{i}")) for i in range(14)]
     for done in await asyncio.gather(*follow):
         assert len(done.tokens) == 12
     assert tight.stats().kept == 0
@@ -160,7 +168,7 @@ async def test_cached_tokens_never_exceed_the_context(engine: Engine):
 @pytest.mark.needs("pool")
 async def test_vllm_53812_nobody_runs_past_the_limit_drafts_and_preemption_or_not(tight: Engine):
     """vllm PR#53812: the sampled token has its place inside the limit, also after a resume, also beside drafts."""
-    limit = min(CONTEXT, tight.info.max_context)
+    limit = tight.info.max_context
     loops = [(3, 4, 5, 6) * 5, (9, 8) * 10, (7,) * 20]
     pending = [
         tight.submit(ask(f"{i}-{j}", loop, sample=j, count=limit, temperature=0.5))
