@@ -40,8 +40,9 @@ demo: $(VENV)/.installed ## install, then train the quick start on this machine
 up: $(VENV)/.installed ## start the platform on this machine and leave it running
 	$(BIN)/temper up
 
-test: install ## every test that this machine can run
+test: install ## every test that this machine can run, and that nothing of theirs is left on it
 	$(BIN)/python -m pytest
+	$(BIN)/python -m tests.conformance.sandbox.leftovers
 
 bench: install ## one line of numbers per claim
 	$(BIN)/python -m bench

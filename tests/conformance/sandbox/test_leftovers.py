@@ -79,7 +79,7 @@ async def started(name: str, state_dir: Path) -> Any:
     return backend
 
 
-@pytest.mark.parametrize("name", ["namespaces", "process"])
+@pytest.mark.parametrize("name", ["namespaces", "bubblewrap", "process"])
 async def test_an_orderly_end_leaves_nothing(name: str, tmp_path: Path) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     backend = await started(name, tmp_path)
@@ -95,7 +95,7 @@ async def test_an_orderly_end_leaves_nothing(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.glob("work-*")) == []
 
 
-@pytest.mark.parametrize("name", ["namespaces", "process"])
+@pytest.mark.parametrize("name", ["namespaces", "bubblewrap", "process"])
 async def test_after_a_kill_no_process_lives_and_the_next_start_reclaims_the_rest(
     name: str, tmp_path: Path
 ) -> None:

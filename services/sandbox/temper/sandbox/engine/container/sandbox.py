@@ -33,6 +33,8 @@ from temper.sandbox.engine.verdict import Ending, judge
 from temper.sandbox.engine.watch import Watch
 
 _KILL_S: Final = 10.0
+_UNCLEAR: Final = frozenset({None, 128, 255})
+"""Statuses by which a runtime says that it has lost a program, or the container with it; a program may say the same."""
 _END_OF_TEXT: Final = "the interpreter was killed"
 _FLOOD_BYTES: Final = 64 << 20
 
@@ -83,8 +85,8 @@ class ContainerSandbox(FileCalls):
         ending = await watch.wait(program.ended)
         lost = await self._enforce(ending, program.ended, limits)
         await run.finish()
-        if ending is Ending.FINISHED and program.ended.done() and program.ended.result() is None:
-            ending = Ending.DIED if await self._confirm_death() else ending
+        if ending is Ending.FINISHED and program.ended.result() in _UNCLEAR and await self._confirm_death():
+            ending = Ending.DIED
         return replace(
             run.complete(await self._judge(watch, ending, truncated=run.truncated)), interpreter_lost=lost
         )

@@ -83,9 +83,13 @@ class DockerBackend(ContainerBackend):
             await self.close()
             raise
 
-    async def _choose_runtime(self) -> str:
+    async def runtimes(self) -> set[str]:
+        """OCI runtimes that the engine knows. Raises Unavailable."""
         told: dict[str, Any] = await self._client.call(self._client.api.info)
-        known: set[str] = set(told.get("Runtimes") or {})
+        return set(told.get("Runtimes") or {})
+
+    async def _choose_runtime(self) -> str:
+        known = await self.runtimes()
         if self._runtime == "auto":
             return _GVISOR if _GVISOR in known else ""
         if self._runtime and self._runtime not in known:
