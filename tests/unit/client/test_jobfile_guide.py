@@ -22,6 +22,7 @@ TABLES = {
     "phase.oracle_mix": model.OracleMix,
     "eval": model.Eval,
     "rollout": model.Rollout,
+    "mix": model.Mix,
     "accept": model.Accept,
     "trainer": model.Trainer,
 }

@@ -13,7 +13,7 @@ from temper.scheduler.curriculum.adaptive_target import AdaptiveTarget
 from temper.scheduler.curriculum.balanced_online import BalancedOnline
 from temper.scheduler.curriculum.bandit import Bandit
 from temper.scheduler.curriculum.difficulty_pool import DifficultyPool
-from temper.scheduler.curriculum.gate import Gate, lower_bound
+from temper.scheduler.curriculum.gate import Gate
 from temper.scheduler.curriculum.success_window import SuccessWindow
 from temper.scheduler.curriculum.uniform import Uniform
 
@@ -174,11 +174,6 @@ def test_tiers_open_one_after_the_other_and_never_close():
     for _ in range(50):
         gate.observe(12, 0, 8)
     assert gate.opened == 2
-
-
-def test_wilsons_bound():  # statsmodels proportion_confint(80, 100, method="wilson")[0]
-    assert lower_bound(80, 100) == pytest.approx(0.711170, abs=1e-5)
-    assert lower_bound(0, 0) == 0.0
 
 
 def test_a_gate_without_a_bound_on_its_tasks_is_refused():

@@ -109,7 +109,7 @@ class World:
 
     # -------- the peers' side
     def rollout(self, group_id):
-        command = self.queue.pop(group_id)
+        self.taken = command = self.queue.pop(group_id)
         record = record_of(command, solved=self.chance.random() < 0.5)
         if group_id in self.poison:
             del record.samples[:]
@@ -339,6 +339,10 @@ SHAPES = [
     {"phases": [policy_phase(maxStaleness=0, groupsPerStep=2)]},
     {"phases": [demo_phase(steps=3), policy_phase(maxStaleness=3)]},
     {"eval": {"tasksPerDomain": 5, "every": 1, "before": True, "after": True, "samplesPerTask": 2}},
+    {
+        "eval": {"tasksPerDomain": 5, "every": 1, "before": True, "after": True, "samplesPerTask": 2},
+        "mix": {"controller": "learnability", "kappa": 2.0, "maxChange": 0.25, "floor": 0.25, "ceiling": 4.0},
+    },
 ]
 
 

@@ -19,6 +19,7 @@ from temper.scheduler.groups import evaluation_groups, timestamp
 from temper.scheduler.ledger import GroupLedger
 from temper.scheduler.points import AFTER, BEFORE, Points
 from temper.scheduler.sampler import Sampler
+from temper.scheduler.shares import ShareController
 from temper.scheduler.transitions import PAUSED, PENDING, RUNNING, TERMINAL
 
 EVAL_SAMPLES_PER_GROUP = 64  # enough to fill a worker's batch, small enough to spread over several workers
@@ -43,6 +44,7 @@ class JobFacts:
         self.ledger = GroupLedger()
         self.points = Points()
         self.sampler = Sampler(job.spec)
+        self.shares = ShareController(job.spec)
         self.policy: PolicyRecord | None = None
         self.log_token = ""
         self.trainer_told = False
@@ -81,6 +83,7 @@ class JobFacts:
         elif self.ledger.returned(record.index) and record.purpose == Purpose.PURPOSE_TRAIN:
             for task, (solved, valid) in by_task(record).items():
                 self.sampler.observe(record.domain, task, solved, valid)
+                self.shares.observe(record.domain, solved, valid)
 
     def take_job(self, job: Job) -> None:
         """Adopt what others may write: pause, resume, an end, and a changed specification."""
@@ -93,6 +96,7 @@ class JobFacts:
             keep_phases(job, self.job)
             self.job.spec.CopyFrom(job.spec)
             self.sampler.reconfigure(job.spec)
+            self.shares.configure(job.spec)
             self.changed = True
 
     def take_environment(self, digest: str, *, withdrawn: bool) -> None:
@@ -185,6 +189,7 @@ class JobFacts:
         state = {
             "fence": self.fence,
             "sampler": self.sampler.state(),
+            "shares": self.shares.state(),
             "points": self.points.state(),
             "trainer_told": self.trainer_told,
             "first_index": list(self.first_index.items()),
@@ -208,6 +213,7 @@ class JobFacts:
         if state["fence"] > self.fence:
             raise Stale(f"job {self.job.id} is driven under fence {state['fence']}", field="fence")
         self.sampler.resume(state["sampler"])
+        self.shares.resume(state["shares"])
         self.points.resume(books.eval_points, state["points"])
         self.ledger.load(books.next_index, books.settled, dict(books.unsettled), state["returned"])
         self.log_token = books.log_token

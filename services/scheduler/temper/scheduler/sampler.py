@@ -65,6 +65,11 @@ class Sampler:
         """Domains that are not drawn."""
         return frozenset(self._withdrawn)
 
+    def reshare(self, shares: Mapping[str, float]) -> None:
+        """Other shares for the same domains; deficits restart from zero."""
+        self._shares = dict(shares)
+        self._remix()
+
     @property
     def empty(self) -> bool:
         """Whether there is nothing to draw from."""
@@ -105,6 +110,7 @@ class Sampler:
         """JSON-serialisable; `resume` continues exactly here."""
         return {
             "mixer": self._mixer.state() if self._mixer else None,
+            "shares": self._shares,
             "withdrawn": sorted(self._withdrawn),
             "curricula": {
                 name: {"kind": list(self._kinds[name]), **each.state()}
@@ -117,6 +123,8 @@ class Sampler:
     def resume(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; a domain whose curriculum was changed meanwhile starts afresh."""
         try:
+            if state["shares"].keys() == self._shares.keys():
+                self.reshare(state["shares"])
             self.withdraw(state["withdrawn"])
             if self._mixer and state["mixer"]:
                 self._mixer.resume(state["mixer"])

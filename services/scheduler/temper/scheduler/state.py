@@ -17,6 +17,7 @@ from temper.scheduler.credits import Credits
 from temper.scheduler.facts import JobFacts, is_resolved
 from temper.scheduler.groups import timestamp, training_group
 from temper.scheduler.points import AFTER, BEFORE
+from temper.scheduler.shares import seesaws
 from temper.scheduler.signals import (
     Announce,
     Effect,
@@ -233,11 +234,32 @@ class JobMachine:
             facts.job.evals.append(result)
             self._effects.append(Announce(f"eval/{result.point}/{result.domain}", result))
             facts.changed = True
+            self._weigh(result.point)
         if facts.job.state == FINISHING and AFTER in facts.points.asked and not facts.points.pending():
             missed = shortfalls(facts.job.spec.accept, facts.job.evals)
             self._move(FAILED if missed else SUCCEEDED, now, "; ".join(missed))
         if self.over and facts.ledger.in_flight:  # cancelled or failed: nobody will settle these any more
             facts.late += facts.ledger.settle_rest()
+
+    def _weigh(self, point: str) -> None:
+        """When an evaluation is whole: shares move by it, and a domain that rose at another's expense is told."""
+        facts = self.facts
+        results = [each for each in facts.job.evals if each.point == point]
+        if len(results) < len(facts.job.spec.domains):
+            return
+        earlier = [each for each in facts.job.evals if each.point != point]
+        last = [each for each in earlier if earlier and each.point == earlier[-1].point]
+        for pair in seesaws(last, results, margin=facts.job.spec.mix.seesaw_margin):
+            text = (
+                f"{pair.up} rose by {pair.gained:.3f} while {pair.down} fell by {-pair.lost:.3f} until {point}; "
+                f"conflict_cosine of the pair is in the metrics of the steps"
+            )
+            self._effects.append(notice("warning", "seesaw", text, key=f"{point}/{pair.up}/{pair.down}"))
+        if point not in {BEFORE, AFTER} and facts.shares.take(point, results):
+            facts.sampler.reshare(facts.shares.shares)
+            shares = ", ".join(f"{name} {share:.3f}" for name, share in sorted(facts.shares.shares.items()))
+            moment = f"{point}/{facts.log_token}"  # a crash may see more groups before it sees the evaluation
+            self._effects.append(notice("info", "shares", f"after {point}: {shares}", key=moment))
 
     def _move(self, target: JobState, now: float, reason: str = "") -> None:
         job = self.facts.job

@@ -81,6 +81,8 @@ def problems(spec: JobSpec, known: Known) -> Iterator[Problem]:
     yield from _evaluation(spec.eval)
     yield from _rollout(spec)
     yield from _accept(spec)
+    if spec.mix.controller == "learnability" and not spec.eval.every:
+        yield Problem("mix.controller", "moves shares after evaluations on the way", "set eval.every above 0")
     yield from _choice("trainer.engine", spec.trainer.engine, known.engines, "engine")
 
 

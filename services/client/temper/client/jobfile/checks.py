@@ -15,7 +15,7 @@ RELATIVE_ALGORITHMS = ("grpo",)  # compare the samples of one task: a single sam
 
 def inconsistencies(job: JobFile) -> list[Problem]:
     """Everything that cannot work although each field alone is fine."""
-    found = [*_policy(job), *_names(job), *_eval(job), *_accept(job), *_rollout(job)]
+    found = [*_policy(job), *_names(job), *_eval(job), *_mix(job), *_accept(job), *_rollout(job)]
     for index, domain in enumerate(job.domain):
         found += not_json(f"domain[{index}].params", domain.params)
     for index, phase in enumerate(job.phase):
@@ -74,6 +74,14 @@ def _eval(job: JobFile) -> Iterator[Problem]:
     most = job.eval.tasks_per_domain
     if job.eval.during_tasks > most:
         yield Problem("eval.during_tasks", f"must be at most eval.tasks_per_domain ({most})")
+
+
+def _mix(job: JobFile) -> Iterator[Problem]:
+    if job.mix.controller == "learnability" and not job.eval.every:
+        yield Problem("mix.controller", "moves shares after evaluations on the way", "set eval.every above 0")
+    for index, domain in enumerate(job.domain):
+        if domain.curriculum == "gate" and domain.train_tasks < 4:
+            yield Problem(f"domain[{index}].train_tasks", 'must be at least 4 for curriculum = "gate"')
 
 
 def _accept(job: JobFile) -> Iterator[Problem]:

@@ -212,6 +212,23 @@ class Rollout(Table):
     """What a weight update does to sequences that run."""
 
 
+class Mix(Table):
+    """`[mix]`: how the shares of domains move."""
+
+    controller: Literal["fixed", "learnability"] = "fixed"
+    """`learnability`: after each evaluation on the way, domains that teach or are being forgotten grow; needs `eval.every`."""
+    kappa: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
+    """How much a domain that fell from its best grows."""
+    max_change: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """Largest relative change of a share at once."""
+    floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """Least share, as a multiple of the domain's own."""
+    ceiling: Annotated[float, Field(ge=1.0, le=1000.0)] = 4.0
+    """Largest share, as a multiple of the domain's own."""
+    seesaw_margin: Annotated[float, Field(ge=0.0, le=1.0)] = 0.02
+    """Loss of pass@1 from which a domain that falls while another rises is told."""
+
+
 class Accept(Table):
     """`[accept]`: what the evaluation after training must show for the job to count as succeeded."""
 
@@ -249,6 +266,8 @@ class JobFile(Table):
     """Evaluation."""
     rollout: Rollout = Rollout()
     """Budgets."""
+    mix: Mix = Mix()
+    """How shares move."""
     accept: Accept = Accept()
     """Conditions of success."""
     trainer: Trainer = Trainer()

@@ -71,6 +71,7 @@ def to_spec(
         eval=spec_pb2.EvalSpec(**job.eval.model_dump()),
         rollout=spec_pb2.RolloutSpec(**job.rollout.model_dump()),
         labels=job.labels,
+        mix=spec_pb2.MixSpec(**job.mix.model_dump()),
         accept=spec_pb2.AcceptSpec(**job.accept.model_dump()),
         trainer=spec_pb2.TrainerSpec(**job.trainer.model_dump()),
     )

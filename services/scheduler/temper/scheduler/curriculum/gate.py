@@ -6,27 +6,16 @@ closes again, but each keeps half the weight of the one after it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from temper.runtime.errors import Rejected
 from temper.scheduler.curriculum.chance import fraction
 from temper.scheduler.curriculum.uniform import Uniform
+from temper.scheduler.evaluation import wilson
 
 TIERS = 4
 OPENS_AT = 0.6
-Z = 1.96  # two-sided 95 %
-
-
-def lower_bound(solved: float, valid: float) -> float:
-    """Lower end of Wilson's interval for a success rate; 0 without evidence."""
-    if valid <= 0:
-        return 0.0
-    rate, square = solved / valid, Z * Z
-    middle = rate + square / (2 * valid)
-    half = Z * math.sqrt(rate * (1 - rate) / valid + square / (4 * valid * valid))
-    return max(0.0, (middle - half) / (1 + square / valid))
 
 
 class Gate:
@@ -67,8 +56,13 @@ class Gate:
         tier = next((t for t in range(TIERS) if task < self._edges[t + 1]), TIERS - 1)
         self._counts[tier][0] += solved
         self._counts[tier][1] += valid
-        if self._open < TIERS and lower_bound(*self._counts[self._open - 1]) >= OPENS_AT:
+        if self._open < TIERS and self._mastered():
             self._open += 1
+
+    def _mastered(self) -> bool:
+        """Whether the last open tier's success is above the bar beyond chance."""
+        solved, valid = self._counts[self._open - 1]
+        return valid > 0 and wilson(solved / valid, valid)[0] >= OPENS_AT
 
     def state(self) -> dict[str, Any]:
         """All of it, for JSON."""

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "seed", "policy", "domains", "phases", "eval", "rollout", "labels", "accept", "trainer")
+    __slots__ = ("name", "seed", "policy", "domains", "phases", "eval", "rollout", "labels", "accept", "trainer", "mix")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class JobSpec(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
+    MIX_FIELD_NUMBER: _ClassVar[int]
     name: str
     seed: int
     policy: PolicySpec
@@ -37,7 +38,24 @@ class JobSpec(_message.Message):
     labels: _containers.ScalarMap[str, str]
     accept: AcceptSpec
     trainer: TrainerSpec
-    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., domains: _Optional[_Iterable[_Union[DomainSpec, _Mapping]]] = ..., phases: _Optional[_Iterable[_Union[PhaseSpec, _Mapping]]] = ..., eval: _Optional[_Union[EvalSpec, _Mapping]] = ..., rollout: _Optional[_Union[RolloutSpec, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., accept: _Optional[_Union[AcceptSpec, _Mapping]] = ..., trainer: _Optional[_Union[TrainerSpec, _Mapping]] = ...) -> None: ...
+    mix: MixSpec
+    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., domains: _Optional[_Iterable[_Union[DomainSpec, _Mapping]]] = ..., phases: _Optional[_Iterable[_Union[PhaseSpec, _Mapping]]] = ..., eval: _Optional[_Union[EvalSpec, _Mapping]] = ..., rollout: _Optional[_Union[RolloutSpec, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., accept: _Optional[_Union[AcceptSpec, _Mapping]] = ..., trainer: _Optional[_Union[TrainerSpec, _Mapping]] = ..., mix: _Optional[_Union[MixSpec, _Mapping]] = ...) -> None: ...
+
+class MixSpec(_message.Message):
+    __slots__ = ("controller", "kappa", "max_change", "floor", "ceiling", "seesaw_margin")
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    KAPPA_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    CEILING_FIELD_NUMBER: _ClassVar[int]
+    SEESAW_MARGIN_FIELD_NUMBER: _ClassVar[int]
+    controller: str
+    kappa: float
+    max_change: float
+    floor: float
+    ceiling: float
+    seesaw_margin: float
+    def __init__(self, controller: _Optional[str] = ..., kappa: _Optional[float] = ..., max_change: _Optional[float] = ..., floor: _Optional[float] = ..., ceiling: _Optional[float] = ..., seesaw_margin: _Optional[float] = ...) -> None: ...
 
 class PolicySpec(_message.Message):
     __slots__ = ("checkpoint", "random")
