@@ -1,6 +1,7 @@
 """What real programs do to a limit, and a limit to them."""
 
 import asyncio
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,7 +9,8 @@ import pytest
 from tests.conformance.sandbox.conftest import ALL, LIMITS
 
 from temper.runtime.errors import Exhausted, Rejected
-from temper.sandbox.engine.base import Backend, Command, Isolation, Outcome, Sandbox
+from temper.runtime.testing import eventually
+from temper.sandbox.engine.base import Backend, Command, Isolation, Outcome, Sandbox, Stream
 
 BACKENDS = ALL
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("programs")]
@@ -216,3 +218,33 @@ async def test_evidence_has_wall_cpu_and_memory(sandbox: Sandbox, enforces: Enfo
     result = await sandbox.python("sum(range(3_000_000))", LIMITS)
     assert result.evidence.wall_s >= result.evidence.cpu_s * 0.5 > 0
     assert result.evidence.peak_memory_bytes > 100_000
+
+
+async def test_a_thousand_commands_leave_no_zombie(sandbox: Sandbox, isolated: None) -> None:
+    script = "i=0; while [ $i -lt 250 ]; do (true &) ; (setsid true &); i=$((i+1)); done"
+    for _ in range(2):
+        await sandbox.execute(shell(script), LIMITS)
+    count = "import os\nprint(sum(b') Z ' in open(f'/proc/{p}/stat','rb').read() for p in os.listdir('/proc') if p.isdigit()))"
+
+    async def reaped() -> bool:
+        return (await sandbox.execute(Command(("python3", "-S", "-c", count)), LIMITS)).stdout == b"0\n"
+
+    await eventually(reaped)
+
+
+async def test_a_flood_of_output_does_not_grow_the_host(sandbox: Sandbox, backend: Backend) -> None:
+    if not backend.capabilities.streaming:
+        pytest.skip("this backend declares no streaming")
+    size = 0
+
+    async def sink(_: Stream, data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+
+    flood = Command(("head", "-c", str(1 << 28), "/dev/zero"))
+    await sandbox.execute(Command(("head", "-c", "1000000", "/dev/zero")), LIMITS, sink)
+    size, before = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = await sandbox.execute(flood, replace(LIMITS, wall_s=300), sink)
+    assert (size, result.truncated, result.exit_code) == (1 << 28, True, 0)
+    assert len(result.stdout) < LIMITS.output_bytes + 64
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 65_536  # KiB

@@ -124,11 +124,40 @@ def test_results_and_tombstones_are_bounded() -> None:
     session = sessions.find("a")
     assert session is not None
     assert list(session.results) == ["c3", "c4"]
+    with pytest.raises(Stale, match="no longer kept"):
+        sessions.start("a", "c0", now=0)
     sessions.end("a", End.RELEASED)
     for index in range(5):
         live(sessions, f"s{index}")
         sessions.end(f"s{index}", End.RELEASED)
     assert sessions.begin("a", now=0, lease_s=1).verdict is Verdict.CREATE
+
+
+def test_ids_are_bounded_too() -> None:
+    sessions: Sessions[str] = Sessions(capacity=1, kept_results=1, kept_ids=2)
+    epoch = live(sessions)
+    for index in range(4):
+        sessions.start("a", f"c{index}", now=0)
+        sessions.complete("a", epoch, f"c{index}", "r", now=0)
+    session = sessions.find("a")
+    assert session is not None
+    assert list(session.begun) == ["c2", "c3"]
+
+
+def test_rewinding_forgets_exactly_the_later_commands() -> None:
+    sessions: Sessions[str] = Sessions(capacity=1)
+    epoch = live(sessions)
+    for index in range(4):
+        sessions.start("a", f"c{index}", now=0)
+        with pytest.raises(Conflict):
+            sessions.rewind("a", 0)
+        sessions.complete("a", epoch, f"c{index}", f"r{index}", now=0)
+    assert sessions.rewind("a", 2) == 2
+    assert sessions.start("a", "c1", now=0).result == "r1"
+    assert sessions.start("a", "c2", now=0).verdict is Verdict.RUN
+    assert sessions.commands("a") == 5
+    with pytest.raises(Stale):
+        sessions.rewind("b", 0)
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -72,7 +72,7 @@ class Session(Generic[R]):
     commands: int = 0
     """Commands begun."""
     begun: dict[str, int] = field(default_factory=dict[str, int])
-    """Which one it was, by the id of a kept reply: counted from 1."""
+    """Which one it was, by id, counted from 1: an id is known much longer than its reply, so it never runs twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,13 @@ class Decision(Generic[R]):
 class Sessions(Generic[R]):
     """All sessions of one host. Times are monotonic seconds given by the caller; no method waits or does I/O."""
 
-    def __init__(self, *, capacity: int, tombstones: int = 4096, kept_results: int = 64) -> None:
+    def __init__(
+        self, *, capacity: int, tombstones: int = 4096, kept_results: int = 64, kept_ids: int = 65_536
+    ) -> None:
         self._capacity = capacity
         self._kept_tombstones = tombstones
         self._kept_results = kept_results
+        self._kept_ids = kept_ids
         self._live: dict[str, Session[R]] = {}
         self._ended: OrderedDict[str, tuple[int, End, R | None]] = OrderedDict()
         self._epoch = 0
@@ -150,7 +153,7 @@ class Sessions(Generic[R]):
     def start(self, name: str, command: str, *, now: float) -> Decision[R]:
         """Begin a command in a live session: RUN it, or give its CACHED result.
 
-        Raises Stale when the session is gone, Conflict while the same command is running.
+        Raises Stale when the session is gone or the result no longer kept, Conflict while the same command is running.
         """
         session = self._require(name)
         session.expires_at = max(session.expires_at, now + session.lease_s)
@@ -158,6 +161,12 @@ class Sessions(Generic[R]):
             return Decision(Verdict.CACHED, session.epoch, session.results[command])
         if command in session.running:
             raise Conflict(f"command {command!r} is running", field="command_id", hint="wait for its reply")
+        if command in session.begun:
+            raise Stale(
+                f"command {command!r} has run, and its result is no longer kept",
+                field="command_id",
+                hint="send a new command under a new id",
+            )
         session.running.add(command)
         session.commands += 1
         session.begun[command] = session.commands
@@ -175,8 +184,9 @@ class Sessions(Generic[R]):
             return
         session.results[command] = result
         while len(session.results) > self._kept_results:
-            oldest, _ = session.results.popitem(last=False)
-            session.begun.pop(oldest, None)
+            session.results.popitem(last=False)
+        while len(session.begun) > self._kept_ids:
+            del session.begun[next(iter(session.begun))]
 
     def rewind(self, name: str, commands: int) -> int:
         """Forget the replies of all but the first `commands` commands: their ids run anew. Returns how many.
@@ -197,6 +207,11 @@ class Sessions(Generic[R]):
         session = self._live.get(name)
         if session is not None:
             session.expires_at = max(session.expires_at, now + session.lease_s)
+
+    def begun(self, name: str) -> int:
+        """As `commands`, but 0 for a session that is not there."""
+        session = self._live.get(name)
+        return session.commands if session is not None else 0
 
     def commands(self, name: str) -> int:
         """How many commands a live session has begun. Raises Stale."""
