@@ -9,13 +9,14 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from temper.api.sandbox.v1 import sandbox_pb2
+from temper.api.sandbox.v1 import egress_pb2, sandbox_pb2
 from temper.runtime import topology
 from temper.runtime.bus.base import Bus, Subscription
 from temper.runtime.envelope import Envelope
 from temper.runtime.errors import Rejected
 from temper.sandbox.control import Control
 from temper.sandbox.convert import capabilities_message, merge_limits, require, result_message
+from temper.sandbox.egress.desk import EgressDesk, message
 from temper.sandbox.engine.base import Command, CommandResult, Isolation, Limits, Sandbox
 from temper.sandbox.episodes import Episodes
 from temper.sandbox.host import SandboxHost
@@ -51,6 +52,8 @@ class SandboxActor:
             "Release": (sandbox_pb2.ReleaseRequest, self.release),
             "ListSessions": (sandbox_pb2.ListSessionsRequest, self.list_sessions),
             "GetCapabilities": (sandbox_pb2.GetCapabilitiesRequest, self.get_capabilities),
+            "SetEgress": (egress_pb2.SetEgressRequest, self.set_egress),
+            "GetEgress": (egress_pb2.GetEgressRequest, self.get_egress),
             **control.methods(),
         }
 
@@ -78,7 +81,8 @@ class SandboxActor:
         self._require(request.min_isolation)
         limits = merge_limits(self._limits, request.limits)
         require(self._host.backend.capabilities, request.needs, limits)
-        epoch = await self._host.acquire(request.session_id, limits, request.lease_s, Purpose())
+        purpose = Purpose(egress=self._host.policy(request.egress))
+        epoch = await self._host.acquire(request.session_id, limits, request.lease_s, purpose)
         return sandbox_pb2.AcquireResponse(host=self._host.name, epoch=epoch)
 
     def _require(self, isolation: str) -> None:
@@ -96,6 +100,7 @@ class SandboxActor:
     async def execute(self, request: sandbox_pb2.ExecRequest) -> sandbox_pb2.ExecResponse:
         """Run one command."""
         limits = merge_limits(self._limits, request.limits)
+        await self._episodes.gate.require_exec(request)
         command = Command(tuple(request.argv), request.stdin, dict(request.env), request.cwd)
 
         async def work(sandbox: Sandbox) -> CommandResult:
@@ -106,6 +111,22 @@ class SandboxActor:
         result = await self._host.run(request.session_id, request.command_id, work)
         mode = self._host.backend.capabilities.cgroup_mode
         return sandbox_pb2.ExecResponse(result=result_message(result, mode))
+
+    async def set_egress(self, request: egress_pb2.SetEgressRequest) -> egress_pb2.SetEgressResponse:
+        """Replace a live session's policy."""
+        desk = self._desk()
+        version = desk.change(request.session_id, request.policy, request.expected_version)
+        return egress_pb2.SetEgressResponse(version=version)
+
+    async def get_egress(self, request: egress_pb2.GetEgressRequest) -> egress_pb2.GetEgressResponse:
+        """A live session's policy."""
+        policy = self._desk().policy(request.session_id)
+        return egress_pb2.GetEgressResponse(policy=message(policy), version=policy.version)
+
+    def _desk(self) -> EgressDesk:
+        if self._host.egress is None:
+            raise Rejected("this host gives no network by name", field="session_id")
+        return self._host.egress
 
     async def put_file(self, request: sandbox_pb2.PutFileRequest) -> sandbox_pb2.PutFileResponse:
         """Write one file."""

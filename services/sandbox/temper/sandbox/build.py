@@ -1,6 +1,9 @@
 """Wiring of the service: which parts there are and who gets whom."""
 
+import ipaddress
+
 from temper.api.common.v1 import common_pb2
+from temper.runtime.errors import Rejected
 from temper.runtime.service import Context
 from temper.runtime.telemetry import get_logger
 from temper.sandbox import environments
@@ -9,8 +12,14 @@ from temper.sandbox.branching import Branches
 from temper.sandbox.choose import make_backend
 from temper.sandbox.config import SandboxConfig
 from temper.sandbox.control import Control
+from temper.sandbox.egress import Secret
+from temper.sandbox.egress import Settings as ProxySettings
+from temper.sandbox.egress.announcer import Announcer
+from temper.sandbox.egress.desk import EgressDesk
 from temper.sandbox.engine.base import Limits
 from temper.sandbox.episodes import Episodes
+from temper.sandbox.gate import Gate
+from temper.sandbox.gatekeeper import Gatekeeper
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
@@ -46,6 +55,9 @@ async def build(context: Context[SandboxConfig]) -> None:
         config.reap_every_s,
         config.drain_timeout_s / 2,  # the other half is for destroying and flushing
     )
+    gatekeeper = Gatekeeper(
+        context.bus, context.clock, expires_s=config.approvals.expires_s, hold_s=config.approvals.hold_s
+    )
     host = SandboxHost(
         context.instance_id,
         backend,
@@ -54,16 +66,26 @@ async def build(context: Context[SandboxConfig]) -> None:
         clock=context.clock,
         metrics=metrics,
         publish=recorder.put,
+        egress=_egress(context, gatekeeper),
     )
     worlds = environments.EnvironmentHost(
         _fetcher(context),
         environments.Settings(
-            config.state_dir.absolute() / "bundles", config.env_workers, config.env_memory_bytes
+            config.state_dir.absolute() / "bundles",
+            config.env_workers,
+            config.env_memory_bytes,
+            config.first_uid - 1,
         ),
     )
     context.on_drain("environments", worlds.close)
     episodes = Episodes(
-        host, worlds, limits, allow_weak=config.allow_weak, clock=context.clock, metrics=metrics
+        host,
+        worlds,
+        limits,
+        allow_weak=config.allow_weak,
+        clock=context.clock,
+        metrics=metrics,
+        gate=Gate(gatekeeper, tuple(config.approvals.tools), commands=config.approvals.commands),
     )
     control = Control(host, Branches(host, context.clock, config.lease_s), limits, context.blobs)
     actor = SandboxActor(host, episodes, control, limits, slots=config.slots)
@@ -87,3 +109,26 @@ def _fetcher(context: Context[SandboxConfig]) -> environments.Fetch:
         return await context.blobs.get(ref)
 
     return fetch
+
+
+def _egress(context: Context[SandboxConfig], gatekeeper: Gatekeeper) -> EgressDesk:
+    """Proxies for sessions that ask for a network, and an event for each attempt that they refuse."""
+    config = context.config.egress
+    secrets = {
+        name: Secret(each.header, each.file, tuple(each.hosts), each.prefix)
+        for name, each in config.secrets.items()
+    }
+    try:
+        internal = tuple(ipaddress.ip_network(each) for each in config.internal)
+    except ValueError as error:
+        raise Rejected(str(error), field="egress.internal", hint='for example "10.1.0.0/16"') from None
+    announcer = Announcer(context.bus)
+    context.supervisor.start("egress-events", announcer.run)
+    return EgressDesk(
+        context.instance_id,
+        ProxySettings(internal, secrets),
+        open_approved=config.allow_open,
+        gatekeeper=gatekeeper,
+        clock=context.clock,
+        tell=announcer.tell,
+    )

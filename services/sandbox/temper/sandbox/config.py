@@ -54,6 +54,43 @@ class LimitsConfig(Section):
         return Limits(cpu_s=None, **values)
 
 
+class ApprovalsConfig(Section):
+    """What needs a person's word before it runs. Environments may name more tools."""
+
+    tools: list[str] = []
+    """Patterns of tool names, e.g. "shell" or "*"."""
+    commands: bool = False
+    """Whether `Exec` asks, too."""
+    expires_s: float = Field(default=3600.0, gt=0)
+    """Seconds a person has; then the answer is no."""
+    hold_s: float = Field(default=5.0, gt=0, le=60)
+    """Seconds one call waits for the answer before its caller is told to ask again."""
+
+
+class SecretConfig(Section):
+    """A header that is put into requests for some names."""
+
+    header: str = Field(min_length=1, pattern=r"[A-Za-z0-9-]+")
+    """Name of the header."""
+    file: Path
+    """File with the value."""
+    hosts: list[str] = Field(min_length=1)
+    """Names that may get it: "api.example.com" or "*.example.com"."""
+    prefix: str = ""
+    """Put before the value, e.g. "Bearer "."""
+
+
+class EgressConfig(Section):
+    """What sandboxes may reach where an environment or a caller asks for a network by name."""
+
+    allow_open: bool = False
+    """Whether a policy may be "open": any public name."""
+    internal: list[str] = []
+    """Networks, e.g. "10.1.0.0/16", that allowed names may lead into although they are not public."""
+    secrets: dict[str, SecretConfig] = {}
+    """Secrets by the name that rules use."""
+
+
 BackendName = Literal["namespaces", "bubblewrap", "docker", "gvisor", "kubernetes", "process", "fake"]
 
 
@@ -128,7 +165,7 @@ class SandboxConfig(ServiceConfig):
     recycles: int = Field(default=0, ge=0)
     """How often a sandbox may be reset for another session; 0 destroys each after its first."""
     first_uid: int = Field(default=210_000, ge=1000)
-    """Uid of slot 0; slot n runs as first_uid + n (as root only)."""
+    """Uid of slot 0; slot n runs as first_uid + n, environments as first_uid - 1 (as root only)."""
     readonly_paths: list[str] = []
     """Host directories shown inside every sandbox at their own path, read-only."""
     admission_wait_s: float = Field(default=10.0, ge=0)
@@ -141,6 +178,10 @@ class SandboxConfig(ServiceConfig):
     """Most environment worker processes."""
     env_memory_bytes: int = Field(default=4 << 30, ge=256 << 20)
     """Address space of an environment worker."""
+    approvals: ApprovalsConfig = ApprovalsConfig()
+    """What needs a person's word."""
+    egress: EgressConfig = EgressConfig()
+    """What sandboxes may reach."""
     docker: DockerConfig = DockerConfig()
     """For the backend `docker`."""
     gvisor: GvisorConfig = GvisorConfig()

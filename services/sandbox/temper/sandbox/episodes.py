@@ -18,6 +18,7 @@ from temper.sandbox import gateway, tools
 from temper.sandbox.convert import merge_limits, result_message
 from temper.sandbox.engine.base import CommandResult, Isolation, Limits, Sandbox
 from temper.sandbox.environments import Environment, EnvironmentHost, VerifierError
+from temper.sandbox.gate import Gate
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.manifest import Manifest
 from temper.sandbox.metrics import Metrics
@@ -39,7 +40,10 @@ class Episodes:
         allow_weak: bool,
         clock: Clock,
         metrics: Metrics,
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate or Gate()
+        """What needs a person's word."""
         self._host = host
         self._environments = environments
         self._limits = limits
@@ -81,9 +85,13 @@ class Episodes:
             call = gateway.BadCall("submitted", "error: an answer was submitted already")
         if isinstance(call, gateway.BadCall):
             return self._refused(call)
+        refusal = await self.gate.tool(request, call, declared.approve)
+        if refusal is not None:
+            return self._refused(refusal)
         sandbox_limits = merge_limits(declared.limits(self._limits), sandbox_pb2.Limits())
         limits = merge_limits(sandbox_limits, request.limits)
-        purpose = Purpose(request.job_id, f"{request.env.name}@{request.env.version}")
+        env = f"{request.env.name}@{request.env.version}"
+        purpose = Purpose(request.job_id, env, self._host.policy(declared.egress))
         await self._host.acquire(request.session_id, sandbox_limits, request.lease_s, purpose)
 
         async def work(sandbox: Sandbox) -> CommandResult:

@@ -13,10 +13,12 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from temper.api.sandbox.v1 import sandbox_pb2
+from temper.api.sandbox.v1 import egress_pb2, sandbox_pb2
 from temper.runtime.clock import Clock
-from temper.runtime.errors import Exhausted, Stale, TemperError, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Stale, TemperError, Unavailable
 from temper.sandbox.desk import Desk
+from temper.sandbox.egress.desk import EgressDesk, Guest, bare
+from temper.sandbox.egress.policy import Mode, Policy
 from temper.sandbox.engine.base import Backend, CommandResult, Limits, Sandbox
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
@@ -43,8 +45,10 @@ class SandboxHost:
         clock: Clock,
         metrics: Metrics,
         publish: Publish,
+        egress: EgressDesk | None = None,
     ) -> None:
         self.name = name
+        self.egress = egress
         self.backend = backend
         self.sessions: Sessions[Reply] = Sessions(capacity=settings.slots)
         self._pool = pool
@@ -91,12 +95,20 @@ class SandboxHost:
                 await self._freed.wait()
         return True
 
-    async def _make(self, name: str, limits: Limits) -> Sandbox:
+    def policy(self, asked: egress_pb2.EgressPolicy) -> Policy:
+        """What a session may reach, from the wire. Raises Rejected for what this host does not give."""
+        if asked.mode in {"", Mode.NONE.value}:
+            return Policy()
+        if self.egress is None:
+            raise Rejected("this host gives no network by name", field="egress.mode")
+        return self.egress.read(asked)
+
+    async def _make(self, name: str, limits: Limits, network: str) -> Sandbox:
         """A session's place is free from its end on, its sandbox's only once that is destroyed: wait for it here."""
         until = self._clock.monotonic() + self._settings.admission_wait_s
         while True:
             try:
-                return await self.backend.create(name, limits)
+                return await self.backend.create(name, limits, network)
             except Exhausted:
                 if not await self._something_freed(until):
                     raise
@@ -106,18 +118,40 @@ class SandboxHost:
         sandbox: Sandbox | None = None
         try:
             self._promises.give(name, limits.guarantee)
-            sandbox = self._pool.take(limits)
+            self._require_network(purpose)
+            sandbox = self._pool.take(limits) if purpose.egress.mode is Mode.NONE else None
             pooled = sandbox is not None
-            sandbox = sandbox or await self._make(name, limits)
+            sandbox = sandbox or await self._make(name, limits, _network(purpose))
+            sandbox = await self._connect(name, sandbox, purpose)
         except TemperError:
             self.failed(name, epoch)
             raise
         took = self._clock.monotonic() - started
         if not self.sessions.created(name, epoch):  # it ended while its sandbox was being made
+            await self._disconnect(name)
             await sandbox.destroy()
             raise Stale(f"session {name!r} ended while it was being made", field="session_id")
         self._metrics.created.observe(took)
         self.settle(name, sandbox, limits, purpose, 0.0 if pooled else took)
+
+    def _require_network(self, purpose: Purpose) -> None:
+        """Refuse, before anything is made, a network that this host cannot give."""
+        mode = purpose.egress.mode.value
+        has = self.backend.capabilities.network_modes
+        if purpose.egress.mode is not Mode.NONE and (self.egress is None or mode not in has):
+            raise Rejected(
+                f"this host gives no network {mode!r}", field="egress", hint=f"it has: {', '.join(has)}"
+            )
+
+    async def _connect(self, name: str, sandbox: Sandbox, purpose: Purpose) -> Sandbox:
+        if self.egress is None:
+            return sandbox
+        guest = Guest(name, purpose.job_id, lambda: self.sessions.begun(name))
+        try:
+            return await self.egress.attach(guest, sandbox, purpose.egress)
+        except TemperError:
+            await sandbox.destroy()
+            raise
 
     def failed(self, name: str, epoch: int) -> None:
         """No sandbox came to be for this session."""
@@ -194,12 +228,18 @@ class SandboxHost:
         self._promises.release(name)
         if tenant is not None:
             tenant.desk.clear()
+            await self._disconnect(name)
+            tenant.sandbox = bare(tenant.sandbox)
             await self._pool.retire(tenant.sandbox, tenant.limits)
             for snapshot in tenant.desk.timeline.clear():
                 await self.backend.forget(snapshot)
             self._freed.set()
             self._publish(self._record(session, tenant, how))
         return tenant is not None
+
+    async def _disconnect(self, name: str) -> None:
+        if self.egress is not None:
+            await self.egress.detach(name)
 
     def _record(self, session: Session[Reply], tenant: Tenancy, how: End) -> sandbox_pb2.SessionRecord:
         return sandbox_pb2.SessionRecord(
@@ -267,3 +307,8 @@ class SandboxHost:
             with contextlib.suppress(Unavailable):
                 await self.end(session.name, End.DRAINED)
         await self._pool.close()
+
+
+def _network(purpose: Purpose) -> str:
+    """As a backend takes it: empty is its own default."""
+    return "" if purpose.egress.mode is Mode.NONE else purpose.egress.mode.value

@@ -3,10 +3,11 @@
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from temper.api.sandbox.v1 import egress_pb2
 from temper.runtime.errors import Rejected
 from temper.sandbox import tools
 from temper.sandbox.engine.base import Limits
@@ -50,6 +51,10 @@ class Manifest:
     """Packages that must be importable on the host."""
     trusted: bool = False
     """Whether it may run in a sandbox of weak isolation."""
+    approve: tuple[str, ...] = ()
+    """Patterns of tools whose calls need a person's word."""
+    egress: egress_pb2.EgressPolicy = field(default_factory=egress_pb2.EgressPolicy)
+    """What its sandboxes may reach."""
 
     def limits(self, default: Limits) -> Limits:
         """`default` with this environment's own numbers."""
@@ -88,6 +93,8 @@ def read(path: Path) -> Manifest:
         },
         requires=_requires(_table(table, "runtime").get("requires", [])),
         trusted=bool(_table(table, "runtime").get("trusted", False)),
+        approve=_texts(_table(table, "approval").get("tools", []), "approval.tools"),
+        egress=_egress(_table(table, "network")),
     )
 
 
@@ -110,6 +117,30 @@ def _tool(entry: Any, index: int) -> tools.Tool:
         entry.get("parameters", default.parameters),
         str(entry.get("degrade", "")),
     )
+
+
+def _egress(network: Mapping[str, Any]) -> egress_pb2.EgressPolicy:
+    """`mode`, and `hosts` as names or tables of host, ports, secret, approve. The host checks it when it is used."""
+    hosts = network.get("hosts", [])
+    if not isinstance(hosts, list):
+        raise Rejected("must be a list", field="env.toml: network.hosts")
+    rules: list[Any] = [
+        {"host": each} if isinstance(each, str) else each for each in cast("list[Any]", hosts)
+    ]
+    try:
+        return egress_pb2.EgressPolicy(
+            mode=network.get("mode", "none"), rules=[egress_pb2.EgressRule(**each) for each in rules]
+        )
+    except (TypeError, ValueError) as error:
+        raise Rejected(str(error), field="env.toml: network", hint="host, ports, secret, approve") from None
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    names = cast("list[Any]", value) if isinstance(value, list) else [value]
+    found = tuple(name for name in names if isinstance(name, str))
+    if len(found) < len(names):
+        raise Rejected("must be a list of texts", field=f"env.toml: {where}")
+    return found
 
 
 def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from temper.sandbox.desk import Desk
+from temper.sandbox.egress.policy import NOTHING, Policy
 from temper.sandbox.engine.base import CommandResult, Limits, Outcome, Sandbox
 
 
@@ -32,6 +33,8 @@ class Purpose:
     """Job."""
     env: str = ""
     """Environment and version."""
+    egress: Policy = NOTHING
+    """What its sandbox may reach."""
 
 
 @dataclass(slots=True)

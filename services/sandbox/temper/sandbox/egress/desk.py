@@ -11,10 +11,10 @@ from temper.api.sandbox.v1 import approval_pb2, egress_pb2
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Conflict, Rejected, Stale, TemperError
 from temper.sandbox.egress.policy import Mode, Policy, Rule, checked
-from temper.sandbox.egress.proxy import PORT, Proxy, Refusal, Resolve, Settings, look_up
+from temper.sandbox.egress.proxy import Proxy, Refusal, Resolve, Settings, look_up
 from temper.sandbox.egress.secrets import require_known
 from temper.sandbox.engine.base import Command, CommandResult, Limits, Sandbox, Session, SessionSpec, Sink
-from temper.sandbox.engine.door import Doored
+from temper.sandbox.engine.door import PORT, Doored
 from temper.sandbox.gatekeeper import Gatekeeper
 
 _URL: Final = f"http://127.0.0.1:{PORT}"
@@ -177,38 +177,42 @@ def message(policy: Policy) -> egress_pb2.EgressPolicy:
     return egress_pb2.EgressPolicy(mode=policy.mode.value, rules=rules)
 
 
+def bare(sandbox: Sandbox) -> Sandbox:
+    """The sandbox itself, without the variables that led to a proxy which is closed."""
+    return sandbox.inner if isinstance(sandbox, Proxied) else sandbox
+
+
 class Proxied:
     """A sandbox whose programs are told where their proxy is. Everything else is the sandbox's own."""
 
     def __init__(self, sandbox: Sandbox, opened: Callable[[], Any]) -> None:
-        self._sandbox = sandbox
+        self.inner = sandbox
+        """The sandbox itself."""
         self._opened = opened
         self._primed: object = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._sandbox, name)
+        return getattr(self.inner, name)
 
     async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
         """As `Sandbox.execute`."""
         await self._opened()
         named = dataclasses.replace(command, env={**ENVIRONMENT, **command.env})
-        return await self._sandbox.execute(named, limits, sink)
+        return await self.inner.execute(named, limits, sink)
 
     async def open_session(self, spec: SessionSpec, sink: Sink | None = None) -> Session:
         """As `Sandbox.open_session`."""
         await self._opened()
-        return await self._sandbox.open_session(
-            dataclasses.replace(spec, env={**ENVIRONMENT, **spec.env}), sink
-        )
+        return await self.inner.open_session(dataclasses.replace(spec, env={**ENVIRONMENT, **spec.env}), sink)
 
     async def python(self, code: str, limits: Limits) -> CommandResult:
         """As `Sandbox.python`; a fresh interpreter is told first."""
         await self._opened()
-        place = cast("Doored", self._sandbox).place
+        place = cast("Doored", self.inner).place
         if self._primed is not place:
-            await self._sandbox.python(_PRELUDE, limits)
+            await self.inner.python(_PRELUDE, limits)
             self._primed = place
-        result = await self._sandbox.python(code, limits)
+        result = await self.inner.python(code, limits)
         if result.interpreter_lost:
             self._primed = None
         return result

@@ -69,6 +69,10 @@ class Policy:
     """Grows by one with every change."""
 
 
+NOTHING: Final = Policy()
+"""What a session may reach unless it asks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """An answer. Example: `Decision(False, "not_allowed")`."""

@@ -20,8 +20,6 @@ from temper.sandbox.egress import head as heads
 from temper.sandbox.egress.policy import Mode, Network, Policy, decide, normal, reachable
 from temper.sandbox.egress.secrets import Secret
 
-PORT: Final = 3128
-"""Where a sandbox finds it, on its own loopback."""
 _HEAD_S: Final = 30.0
 _CONNECT_S: Final = 15.0
 _IDLE_S: Final = 300.0
@@ -92,6 +90,7 @@ class Proxy:
         self._approve = approve
         self._resolve = resolve
         self._server: asyncio.Server | None = None
+        self._life: object | None = None
         self._open: dict[asyncio.Task[None], tuple[str, int]] = {}
 
     @property
@@ -109,10 +108,19 @@ class Proxy:
     async def start(self, listener: socket.socket) -> None:
         """Serve on a socket that listens; takes it over."""
         listener.setblocking(False)
-        self._server = await asyncio.start_server(self._serve, sock=listener, limit=heads.MAX_HEAD)
+        self._life = life = object()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self._life is life:  # one that was accepted in the moment of closing is not served
+                await self._serve(reader, writer)
+            else:
+                writer.close()
+
+        self._server = await asyncio.start_server(serve, sock=listener, limit=heads.MAX_HEAD)
 
     async def close(self) -> None:
         """End every connection and stop listening."""
+        self._life = None
         if self._server is not None:
             self._server.close()
         tasks = list(self._open)

@@ -9,12 +9,14 @@ import asyncio
 import errno
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine.guest import syscalls
 
-_BACKLOG = 64
+PORT: Final = 3128
+"""Where a sandbox finds its way out, on its own loopback."""
+_BACKLOG: Final = 64
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ sandbox dies.
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -28,6 +29,7 @@ from temper.sandbox.engine.base import (
     Sink,
 )
 from temper.sandbox.engine.channel import INTERPRETER, Interpreter
+from temper.sandbox.engine.door import listen_inside
 from temper.sandbox.engine.filecalls import FileCalls
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import wire
@@ -77,6 +79,17 @@ class LaunchedSandbox(FileCalls):
     def alive(self) -> bool:
         """Whether a command can still run here."""
         return not self._destroyed and not self._life.link.died.done()
+
+    @property
+    def place(self) -> object:
+        """Another object after each reset or restore."""
+        return self._life.link
+
+    async def listen(self, port: int) -> socket.socket:
+        """A socket that listens on the sandbox's own loopback, held out here. Raises Unavailable."""
+        if not self.alive:
+            raise Unavailable("the sandbox is gone")
+        return await listen_inside(self._life.link.pidfd, port)
 
     async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
         """Run a program to its end or its limit; background children it leaves live on."""

@@ -28,6 +28,11 @@ class Link:
         """Descriptors of the shared directories, sent with "ready"."""
         self._loop.add_reader(self._control, self._on_event)
 
+    @property
+    def pidfd(self) -> int:
+        """Process 1 of the sandbox; -1 before it is ready and after `close`."""
+        return self._pidfd
+
     def send(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
         """Tell init something; silently nothing if it is gone, since `died` says so."""
         with contextlib.suppress(OSError):

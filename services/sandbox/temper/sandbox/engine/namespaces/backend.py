@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from temper.runtime.errors import TemperError, Unavailable
 from temper.sandbox.engine import cgroups, identity, records
 from temper.sandbox.engine.base import Capabilities, Guarantee, Isolation, Limits
+from temper.sandbox.engine.door import PORT
 from temper.sandbox.engine.guest import syscalls
+from temper.sandbox.engine.launched import LaunchedSandbox
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
 from temper.sandbox.engine.slots import OFFERED, SlotBackend, guest_basis, rlimits
 
@@ -58,6 +60,7 @@ class NamespacesBackend(SlotBackend):
             await self._restart_launcher()
             self._capabilities = self._describe()
             trial = await self.create("trial", Limits())
+            await self._try_door(trial)
             await trial.destroy()
         except TemperError as error:
             self._capabilities = None
@@ -66,6 +69,19 @@ class NamespacesBackend(SlotBackend):
                 f"this host cannot make isolated sandboxes: {error.message}",
                 hint="run as root or allow user namespaces, or choose the process backend for trusted environments",
             ) from error
+
+    async def _try_door(self, trial: LaunchedSandbox) -> None:
+        """Networks by name need a door into the sandbox's own network, which this process may or may not open."""
+        assert self._capabilities is not None
+        if self._user_namespace:
+            return
+        try:
+            (await trial.listen(PORT)).close()
+        except Unavailable as error:
+            notes = (*self._capabilities.notes, f"no network by name: {error.message}")
+            self._capabilities = replace(self._capabilities, notes=notes)
+        else:
+            self._capabilities = replace(self._capabilities, network_modes=("none", "allow", "open"))
 
     def _make_groups(self) -> None:
         layout = self._layout or cgroups.detect()
