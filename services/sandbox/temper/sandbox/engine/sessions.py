@@ -18,7 +18,7 @@ import socket
 import struct
 import termios
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from temper.runtime.errors import Rejected, Unavailable
 from temper.sandbox.engine.base import (
@@ -34,6 +34,7 @@ from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.link import Link
 from temper.sandbox.engine.output import PipeReader
 from temper.sandbox.engine.running import DELIVER_S, Judge, tagged, terminate, with_status
+from temper.sandbox.engine.shell import COMMAND, Shell, feed, framed
 from temper.sandbox.engine.verdict import Ending
 from temper.sandbox.engine.watch import Meter, ReportedMeter, Watch
 
@@ -41,28 +42,6 @@ _START_S: Final = 20.0
 _KILL_S: Final = 10.0
 _ONLY: Final = 1
 """Number of a session's one command."""
-_MOST_STATUS: Final = 4096
-# How many lines, then the lines; the status comes back on 4. Both descriptors are closed for what the script starts.
-_DRIVER: Final = r"""
-while IFS= read -r _lines <&3; do
-  _script=
-  while [ "$_lines" -gt 0 ]; do
-    IFS= read -r _line <&3 || exit
-    _script=$_script$_line'
-'
-    _lines=$((_lines-1))
-  done
-  eval "$_script" 3<&- 4>&-
-  printf '%s\n' "$?" >&4
-done
-"""
-_SHELL: Final = (
-    "/bin/sh",
-    "-c",
-    'if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc -c "$1" bash; else eval "$1"; fi',
-    "sh",
-    _DRIVER,
-)
 
 
 async def open_session(
@@ -117,10 +96,7 @@ class LaunchedSession:
         self._typing = asyncio.Lock()
         self._readers: list[PipeReader] = []
         self._input = -1
-        self._scripts = -1
-        self._statuses = -1
-        self._status: asyncio.Future[int | None] = self._loop.create_future()
-        self._pending = b""
+        self._shell: Shell | None = None
         self._ended = link.expect(_ONLY)
         self._result: CommandResult | None = None
         self.closed = False
@@ -138,7 +114,7 @@ class LaunchedSession:
         message = {
             "op": "spawn",
             "id": _ONLY,
-            "argv": list(spec.argv or _SHELL),
+            "argv": list(spec.argv or COMMAND),
             "env": ({"TERM": "xterm-256color"} if spec.terminal else {}) | dict(spec.env),
             "cwd": spec.cwd,
             "terminal": spec.terminal,
@@ -178,12 +154,8 @@ class LaunchedSession:
             self._read(read_end, stream)
             theirs.append(write_end)
         if not self._spec.argv:
-            scripts, self._scripts = os.pipe2(os.O_CLOEXEC)
-            self._statuses, statuses = os.pipe2(os.O_CLOEXEC)
-            for descriptor in (self._scripts, self._statuses):
-                os.set_blocking(descriptor, False)
-            self._loop.add_reader(self._statuses, self._on_status)
-            theirs += [scripts, statuses]
+            self._shell = Shell()
+            theirs += self._shell.theirs
         return tuple(theirs)
 
     def _read(self, descriptor: int, stream: Stream) -> None:
@@ -197,25 +169,22 @@ class LaunchedSession:
 
     async def run(self, script: str, limits: Limits, sink: Sink | None = None) -> CommandResult:
         """Run a script to exactly its exit status. At a limit the session ends. Raises Rejected."""
-        if self._scripts < 0:
+        if self._shell is None:
             raise Rejected("this session is no shell", field="argv", hint="open one without a program")
         if "\0" in script:
             raise Rejected("a script cannot hold a zero byte", field="script")
         async with self._turn:
             if not self.alive:
                 return CommandResult(Outcome.SANDBOX_DIED, error="the session had already ended")
-            return await self._run(script, limits, sink)
+            return await self._run(self._shell, script, limits, sink)
 
-    async def _run(self, script: str, limits: Limits, sink: Sink | None) -> CommandResult:
+    async def _run(self, shell: Shell, script: str, limits: Limits, sink: Sink | None) -> CommandResult:
         watch = Watch(self._link.died, self._meter, limits)
         for reader, stream in zip(self._readers, Stream, strict=True):
             reader.restart(limits.output_bytes, watch.flood, tagged(sink or self._sink, stream))
-        self._status = self._loop.create_future()
-        lines = script.split("\n")
-        typing = self._loop.create_task(
-            self._feed(self._scripts, "\n".join([str(len(lines)), *lines, ""]).encode())
-        )
-        over = self._loop.create_task(_first(self._status, self._ended))
+        status = shell.expect()
+        typing = self._loop.create_task(feed(shell.scripts, framed(script), self._until_its_end()))
+        over = self._loop.create_task(_first(status, self._ended))
         ending = await watch.wait(over)
         for task in (typing, over):
             task.cancel()
@@ -228,23 +197,9 @@ class LaunchedSession:
         result = self._judge(ending, evidence, truncated)
         stdout, stderr = (reader.buffer.value() for reader in self._readers)
         result = replace(result, stdout=stdout, stderr=stderr)
-        if self._status.done() and self._status.result() is not None:
-            return replace(result, exit_code=self._status.result())
+        if status.done():
+            return replace(result, exit_code=status.result())
         return with_status(result, self._ended.result() if self._ended.done() else None)
-
-    def _on_status(self) -> None:
-        """Untrusted: anything but a number ends the conversation, and with it nothing but this session."""
-        try:
-            data = os.read(self._statuses, _MOST_STATUS)
-        except BlockingIOError:
-            return
-        self._pending += data
-        if not data or len(self._pending) > _MOST_STATUS:
-            self._loop.remove_reader(self._statuses)
-            return
-        *lines, self._pending = self._pending.split(b"\n")
-        if lines and lines[-1].isdigit() and not self._status.done():
-            self._status.set_result(int(lines[-1]))
 
     async def write(self, data: bytes) -> None:
         """Type; waits while the program does not read. Raises Rejected, Unavailable."""
@@ -253,27 +208,10 @@ class LaunchedSession:
                 "this session has no standard input", field="stdin", hint="open it with stdin or a terminal"
             )
         async with self._typing:
-            await self._feed(self._input, data)
+            await feed(self._input, data, self._until_its_end())
 
-    async def _feed(self, descriptor: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view and self.alive:
-            try:
-                view = view[os.write(descriptor, view) :]
-            except BlockingIOError:
-                await self._writable(descriptor)
-            except OSError as error:
-                raise Unavailable("the session does not read any more") from error
-        if view:
-            raise Unavailable("the session has ended")
-
-    async def _writable(self, descriptor: int) -> None:
-        ready: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_writer(descriptor, _resolve, ready)
-        try:
-            await asyncio.wait({ready, self._ended, self._link.died}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._loop.remove_writer(descriptor)
+    def _until_its_end(self) -> "set[asyncio.Future[Any]]":
+        return {self._ended, self._link.died}
 
     async def resize(self, rows: int, columns: int) -> None:
         """Change the size of the terminal. Raises Rejected."""
@@ -343,22 +281,16 @@ class LaunchedSession:
         for reader in self._readers:
             reader.close()
         self._readers = []
-        if self._statuses >= 0:
-            self._loop.remove_reader(self._statuses)
-        for descriptor in (self._input, self._scripts, self._statuses):
-            if descriptor >= 0:
-                self._loop.remove_writer(descriptor)
-                os.close(descriptor)
-        self._input = self._scripts = self._statuses = -1
+        if self._shell is not None:
+            self._shell.close()
+        if self._input >= 0:
+            self._loop.remove_writer(self._input)
+            os.close(self._input)
+            self._input = -1
         self._link.kill()
         self._link.close()
 
 
-async def _first(status: "asyncio.Future[int | None]", ended: "asyncio.Future[wire.Message]") -> bool:
+async def _first(status: "asyncio.Future[int]", ended: "asyncio.Future[wire.Message]") -> bool:
     await asyncio.wait({status, ended}, return_when=asyncio.FIRST_COMPLETED)
     return True
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
