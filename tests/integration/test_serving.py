@@ -127,16 +127,20 @@ async def test_a_real_directory_answers_the_openai_client_whole_streamed_and_wit
 
 
 async def test_a_stop_drains_what_is_under_way_and_exits_clean(directory: Path) -> None:
-    async with serving(directory) as (process, url), AsyncOpenAI(base_url=url, api_key="none") as client:
+    patient = ("--set", "drain_timeout_s=120")
+    async with (
+        serving(directory, *patient) as (process, url),
+        AsyncOpenAI(base_url=url, api_key="none") as client,
+    ):
         stream = await client.completions.create(
-            model="tiny", prompt="abc", max_tokens=200, seed=1, stream=True
+            model="tiny", prompt="abc", max_tokens=60, seed=1, stream=True
         )
         first = await anext(aiter(stream))
         process.send_signal(signal.SIGTERM)
         rest = [part async for part in stream]
         assert first.choices
         assert rest[-1].choices[0].finish_reason in ("length", "stop")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(START_S):
             assert await process.wait() == 0
 
 

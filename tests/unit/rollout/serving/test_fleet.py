@@ -151,3 +151,28 @@ async def test_replicas_share_the_work_and_a_conversation_stays(directory: Path)
             after - before for before, after in zip(placed, server.front.fleet.standard.placed, strict=True)
         ]
         assert sorted(moved) == [0, 0, 4]
+
+
+async def test_a_dead_replica_gets_nothing_and_no_replica_is_said(directory: Path) -> None:
+    async with served(directory, replicas=2) as server:
+        engines = server.front.fleet.standard.engines
+        await engines[0].close()
+        for number in range(6):
+            answer = await server.post("/v1/chat/completions", CHAT | {"trajectory": f"t{number}"})
+            assert answer.status_code == 200
+        health = (await server.http.get("/health")).json()
+        assert (health["status"], health["replicas_alive"]) == ("ok", 1)
+        assert server.front.fleet.standard.placed[0] == 0
+        await engines[1].close()
+        assert (await server.http.get("/health")).status_code == 503
+        refused = await server.post("/v1/chat/completions", CHAT)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+
+
+async def test_weights_are_not_kept_twice(directory: Path) -> None:
+    write_directory(directory.parent / "next", seed=3)
+    async with served(directory) as server:
+        assert server.front.fleet.standard.model.shards == ()
+        await server.post("/v1/weights", {"directory": "next"})
+        assert server.front.fleet.standard.model.shards == ()

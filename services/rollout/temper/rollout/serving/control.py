@@ -146,7 +146,13 @@ async def health(front: Front, _: Request) -> Response:
     """200 while it can answer, 503 while it cannot; says why."""
     standard = front.fleet.standard
     status = "ok" if standard.alive and not standard.paused else "paused" if standard.alive else "stopped"
-    said = {"status": status, "version": standard.version, "variant_fast": front.fleet.fast is not None}
+    said = {
+        "status": status,
+        "version": standard.version,
+        "replicas": len(standard.engines),
+        "replicas_alive": sum(engine.alive for engine in standard.engines),
+        "variant_fast": front.fleet.fast is not None,
+    }
     return JSONResponse(said, 200 if status == "ok" else 503)
 
 

@@ -82,9 +82,9 @@ class Front:
         return fast
 
     def _variant_in(self, model: str) -> VariantName | None:
-        name, colon, variant = model.partition(":")
-        if name == self.name and not colon:
+        if model == self.name:
             return None
+        name, _, variant = model.rpartition(":")
         if name == self.name and variant in ("standard", "fast"):
             return "fast" if variant == "fast" else "standard"
         raise NotFound(f"there is no model {model!r}; this server has {self.name!r}", field="model")

@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from temper.rollout.engine.base import Completion, Engine, Request, Sampling, SwapPolicy, SwapReport
 from temper.rollout.serving.directory import Model
@@ -97,7 +97,7 @@ class Lane:
         except BaseException:
             await self.close()
             raise
-        self.version = version
+        self.model, self.version = _loaded(self.model), version
         blocks = self.engines[0].stats().blocks
         kept = (
             blocks.total if blocks is not None else self.engines[0].stats().slots * self.max_context // BLOCK
@@ -113,7 +113,7 @@ class Lane:
         for engine in self.engines:
             await engine.load(model.files(version))
         reports: list[SwapReport] = [await engine.swap(version, policy) for engine in self.engines]
-        self.model, self.version = model, version
+        self.model, self.version = _loaded(model), version
         self._router.forget()
         probes: list[str] = [] if self.paused else [await self._probe(engine) for engine in self.engines]
         return Loaded(
@@ -153,4 +153,6 @@ class Lane:
         return hashlib.sha256(raw).hexdigest()
 
 
-MakeEngine = Callable[[], Engine]
+def _loaded(model: Model) -> Model:
+    """The engines have their own copy of the weights: the files' bytes need not stay in memory beside it."""
+    return replace(model, shards=())
