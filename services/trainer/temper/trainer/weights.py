@@ -102,18 +102,19 @@ class Publisher:
         ``full``: no delta, whatever the settings say.
         """
         base = None if full else self._base_for(version, tensors)
-        delta = None if base is None else await asyncio.to_thread(self._delta, base.tensors, tensors)
-        if base is None or delta is None:
-            base, name, data = None, "model", safetensors(tensors)
+        hashing = asyncio.to_thread(
+            entries, tensors
+        )  # beside what else takes time: threads that run side by side
+        if base is None:
+            shard, lines = await asyncio.gather(self._put(version, "model", tensors), hashing)
         else:
-            name, data = "delta", delta
-        (
-            shard,
-            lines,
-        ) = await asyncio.gather(  # both are hashing for the most part, on threads that run side by side
-            self._blobs.put(f"{self._folder(version)}/{name}.{self._writer}.safetensors", data),
-            asyncio.to_thread(entries, tensors),
-        )
+            changes, lines = await asyncio.gather(
+                asyncio.to_thread(self._changes, base.tensors, tensors), hashing
+            )
+            if changes is None:
+                base, shard = None, await self._put(version, "model", tensors)
+            else:
+                shard = await self._put(version, "delta", changes)
         manifest = self._manifest(version, shard, lines, base, now)
         ref = await self._blobs.put(
             f"{self._folder(version)}/manifest.{self._writer}.json", canonical_json(manifest)
@@ -132,8 +133,15 @@ class Publisher:
         ]
         return base if same else None
 
-    def _delta(self, before: Sequence[NamedTensor], after: Sequence[NamedTensor]) -> bytes | None:
-        """The delta's file; None when it saves too little. Stops as soon as that is certain."""
+    async def _put(self, version: int, kind: str, tensors: Sequence[NamedTensor]) -> BlobRef:
+        return await self._blobs.put(
+            f"{self._folder(version)}/{kind}.{self._writer}.safetensors", safetensors(tensors)
+        )
+
+    def _changes(
+        self, before: Sequence[NamedTensor], after: Sequence[NamedTensor]
+    ) -> Sequence[NamedTensor] | None:
+        """The delta's tensors; None when they save too little. Stops as soon as that is certain."""
         bound = self._settings.delta_max_ratio * sum(len(tensor.data) for tensor in after)
         kind, changed, size = KINDS[self._settings.delta], list[NamedTensor](), 0
         for old, new in zip(before, after, strict=True):
@@ -143,7 +151,7 @@ class Publisher:
                 size += len(data)
             if size > bound:
                 return None
-        return safetensors(changed)
+        return changed
 
     def _manifest(
         self, version: int, shard: BlobRef, lines: Iterable[TensorEntry], base: _Base | None, now: float
