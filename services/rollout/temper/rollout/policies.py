@@ -242,9 +242,7 @@ class Policies:
             engine = held.engine = self._make_engine()
             await engine.start()
         await engine.load(files)
-        policy = _swap_policy(record)
-        keep = policy is SwapPolicy.KEEP
-        report = await (engine.swap(record.version) if keep else engine.swap(record.version, policy))
+        report = await engine.swap(record.version, _swap_policy(record))
         held.fetched = weights.fetched_bytes
         # Where deltas come, the next one is built on this version; where none do, its bytes are not held twice.
         held.deltas = held.deltas or bool(weights.manifest.delta)
