@@ -3,7 +3,8 @@
 Both run the same small dynamic program (`/bin/true`), one at a time, interleaved A B A B; the ratio is of the two minima,
 which repeat on a noisy machine where medians do not. The sandbox is the namespaces backend as configured by default: mount,
 pid, ipc, uts, net and cgroup namespaces, private root, own uid, no capability, filter, memory, cpu and pids limits. No warm pool:
-each one is made, used once and destroyed inside the measured time.
+each one is made, used once and destroyed inside the measured time. The launcher forks the next one ahead while the present one works, as the
+service does; on two idle cores that overlaps, on busy ones it is inside the measured time too.
 
 The second line is an episode that uses a tool, create + one Python expression + destroy, over starting a Python that evaluates
 the same; its detail `cpu_ms` is the processor time of all processes together per episode (where the host counts it by cgroup).
