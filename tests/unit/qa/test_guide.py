@@ -19,6 +19,7 @@ TABLES = {
     "[oracle] ": manifest.Oracle,
     "[limits] ": manifest.Limits,
     "[network] ": manifest.Network,
+    "[approval] ": manifest.Approval,
     "[[tools]] ": manifest.Tool,
     "[params.NAME] ": manifest.Param,
     "[families] ": manifest.Families,

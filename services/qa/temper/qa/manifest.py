@@ -100,11 +100,33 @@ class Limits(Section):
     """Output kept of one tool call, bytes."""
 
 
+class NetworkHost(Section):
+    """One name that the agent's sandbox may reach."""
+
+    host: Text
+    """`pypi.org`, or `*.example.com` for every name below it."""
+    ports: tuple[int, ...] = (80, 443)
+    """Ports."""
+    secret: Text | None = None
+    """Secret of the sandbox host that is put into requests outside; the agent never sees it."""
+    approve: bool = False
+    """Whether a person must say yes to each name and port first."""
+
+
 class Network(Section):
     """What the agent's sandbox may reach."""
 
-    mode: Literal["none"]
-    """Only `none` exists so far."""
+    mode: Literal["none", "allow", "open"]
+    """`none`: nothing, not even names. `allow`: the names in `hosts`. `open`: any public name, where the host's operator approved it."""
+    hosts: tuple[Text | NetworkHost, ...] = ()
+    """Names, or tables of `host`, `ports`, `secret`, `approve`."""
+
+
+class Approval(Section):
+    """What needs a person's word before it runs."""
+
+    tools: tuple[Text, ...] = ()
+    """Patterns of tool names, such as `shell` or `*`."""
 
 
 class Tool(Section):
@@ -112,12 +134,14 @@ class Tool(Section):
 
     name: Text
     """Name that the policy calls it by."""
-    kind: Literal["python", "shell"]
+    kind: Literal["python", "shell", "files", "submit"]
     """Which of the sandbox's tools it is."""
     description: Text
     """One sentence."""
     parameters: dict[str, Any]
     """JSON Schema of the arguments object."""
+    degrade: str = ""
+    """What the policy reads when the host cannot run the tool; without it the sample is masked."""
 
 
 class Param(Section):
@@ -159,6 +183,7 @@ class Manifest(Section):
     oracle: Oracle = Oracle()
     limits: Limits = Limits()
     network: Network | None = None
+    approval: Approval = Approval()
     tools: tuple[Tool, ...] = ()
     params: dict[str, Param] = {}
     families: Families | None = None
