@@ -155,6 +155,60 @@ async def test_a_checkpoint_of_16_bits_equals_the_reference_in_fp32(dtype: torch
         check(wide, prompt, done)
 
 
+# ---------------------------------------------------------------- rotations that depend on the length
+
+
+STRETCHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "dynamic": ("Llama", {"max_position_embeddings": 40, **rope("dynamic", factor=4.0)}),
+    "longrope": (
+        "Llama",
+        rope(
+            "longrope",
+            factor=4.0,
+            original_max_position_embeddings=40,
+            short_factor=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+            long_factor=[2.0, 2.5, 3.0, 3.5, 4.0, 4.5],
+        ),
+    ),
+}
+
+
+def check_step_by_step(model: Any, prompt: tuple[int, ...], done: Completion) -> None:
+    """Each token against a forward over just the context before it: what a context of that length means."""
+    for at, (token, logprob) in enumerate(zip(done.tokens, done.logprobs_raw, strict=True)):
+        with torch.no_grad():
+            model(
+                torch.tensor([[0]])
+            )  # transformers keeps the frequencies of its longest context until a short one
+            logits = model(torch.tensor([[*prompt, *done.tokens[:at]]])).logits[0, -1]
+        expected = torch.log_softmax(logits.double(), dim=-1)
+        assert expected.argmax().item() == token
+        assert abs(expected[token].item() - logprob) < 1e-4
+
+
+@pytest.mark.parametrize("name", sorted(STRETCHED))
+async def test_contexts_that_outgrow_the_original_length_are_turned_anew(name: str, tmp_path: Path):
+    """Short ones, one that is long from the start, and ones that cross on their way, side by side."""
+    model = model_of(*STRETCHED[name])
+    prompts = [tuple((7 * i * i + size) % VOCAB for i in range(size)) for size in (5, 37, 39, 40, 41, 90)]
+    for prompt, done in zip(prompts, await generate(saved(model, tmp_path), prompts, 8), strict=True):
+        check_step_by_step(model, prompt, done)
+
+
+# ---------------------------------------------------------------- sliding windows
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3"])
+@pytest.mark.parametrize("first", [0, 1])
+async def test_sliding_windows_equal_the_reference(family: str, first: int, tmp_path: Path):
+    extra = {"use_sliding_window": True, "sliding_window": 33, "max_window_layers": first}
+    model = model_of(family, {**extra, "head_dim": 16} if family == "Qwen3" else extra)
+    assert model.config.layer_types[first:] == ["sliding_attention"] * (3 - first)
+    prompts = [*PROMPTS, tuple(i * 7 % VOCAB for i in range(290))]
+    for prompt, done in zip(prompts, await generate(saved(model, tmp_path), prompts, 24), strict=True):
+        check(model, prompt, done)
+
+
 # ---------------------------------------------------------------- what is broken is refused by name
 
 

@@ -48,6 +48,14 @@ class EngineConfig(Section):
     """Whether a sample's numbers may not depend on its neighbours in any bit (torch); off is faster for few sequences."""
     threads: int = Field(default=1, ge=1)
     """Threads of one operation (torch)."""
+    speculation: Literal["none", "ngram", "suffix"] = "none"
+    """Drafts from a sequence's own n-grams, or from what its group has said; needs ``batch_invariant = false`` (torch)."""
+    quantisation: Literal["none", "w8a8"] = "none"
+    """Linear layers in int8, row by row; logprobs are marked as not for training (torch)."""
+    sparse_threshold: int = Field(default=0, ge=0)
+    """Decode reads a part of contexts of so many tokens or more, 0: never; logprobs are marked likewise (torch)."""
+    sparse_keep: float = Field(default=0.0625, gt=0, le=1)
+    """Share of the 64-token pages between sink and window that sparse decode reads (torch)."""
     step_seconds: float = Field(default=0.0, ge=0.0)
     """Simulated seconds of a decode step (fake)."""
     tensorrt_llm: TensorRtConfig = TensorRtConfig()

@@ -16,6 +16,10 @@ _ONLY = {
     "memory_mib": ("torch",),
     "batch_invariant": ("torch",),
     "threads": ("torch",),
+    "speculation": ("torch",),
+    "quantisation": ("torch",),
+    "sparse_threshold": ("torch",),
+    "sparse_keep": ("torch",),
     "step_seconds": ("fake",),
     "tensorrt_llm": ("tensorrt_llm",),
 }
@@ -41,6 +45,7 @@ def make_engine(config: EngineConfig, clock: Clock) -> Engine:
         )
     _need_torch()
     from temper.rollout.engine.torch.engine import TorchEngine
+    from temper.rollout.engine.torch.fast import Fast
 
     return TorchEngine(
         slots=config.slots,
@@ -50,6 +55,7 @@ def make_engine(config: EngineConfig, clock: Clock) -> Engine:
         memory_mib=config.memory_mib,
         threads=config.threads,
         batch_invariant=config.batch_invariant,
+        fast=Fast(config.speculation, config.quantisation, config.sparse_threshold, config.sparse_keep),
         monotonic=clock.monotonic,
     )
 

@@ -1,4 +1,4 @@
-"""Attention over views of the pool: no keys or values are ever gathered.
+"""Attention over views of the pool: keys and values are gathered for sparse decode only, see :mod:`.pages`.
 
 A query attends one *item* per segment of its context. Rows of one class that follow each other in the pool are one strided
 view, so the items of many sequences are one call; a sequence with several items joins them by their log-sum-exp. The item's
@@ -10,7 +10,7 @@ the query length, keys and values are read once. That changes the order of sums,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -21,6 +21,7 @@ from temper.rollout.engine.torch.architecture import Architecture
 from temper.rollout.engine.torch.feed import Feed
 from temper.rollout.engine.torch.items import Call, Sight, calls_of, items_of
 from temper.rollout.engine.torch.merge import as_bias, attend, merge, visible
+from temper.rollout.engine.torch.pages import Scratch, SparseRow
 from temper.rollout.engine.torch.sizes import SEGMENT
 
 TILE = 32  # queries of a prefill call, whatever the chunk; divides every class of rows
@@ -39,6 +40,8 @@ class _Batch:
     """Query tokens of each."""
     laid: dict[int, tuple[list[Call], Tensor | None]]
     """By the layer's window: calls, and the feed of each of their results; None: one per feed, in order."""
+    sparse: SparseRow | None
+    """For a lone feed that reads a part of its context in layers without a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,17 @@ class Attention:
     """Attention of one forward: laid once, run for every layer. Feeds come in the order of :func:`.feed.pool_order`."""
 
     def __init__(
-        self, shape: Architecture, kv: Tensor, feeds: Sequence[Feed], *, cascade: bool, sink: int = 0
+        self,
+        shape: Architecture,
+        kv: Tensor,
+        feeds: Sequence[Feed],
+        *,
+        cascade: bool,
+        sink: int = 0,
+        scratch: Scratch | None = None,
     ) -> None:
         self._shape, self._kv, self._sink = shape, kv, sink
+        self._scratch = scratch or Scratch()
         self._scale = shape.head_dim**-0.5
         self._windows = shape.windows
         decodes = [feed for feed in feeds if feed.decode]
@@ -100,22 +111,27 @@ class Attention:
         window = self._windows[layer]
         q = qkv[:, : shape.heads]
         for batch in self._batches:
-            self._decode(layer, batch, *batch.laid[window], q[batch.rows], out[batch.rows])
+            self._decode(layer, batch, window, q[batch.rows], out[batch.rows])
         for chunk in self._chunks:
             self._prefill(layer, chunk, window, q[chunk.rows], out[chunk.rows])
 
     def _lay_decodes(self, decodes: list[Feed], *, cascade: bool) -> list[_Batch]:
         batches: list[_Batch] = []
         row = 0
-        for width, group in groupby(decodes, key=lambda feed: len(feed.tokens)):
-            members = list(group)
+        for members in _alike(decodes):
+            width, index = len(members[0].tokens), members[0].pages
             at = [feed.start for feed in members]
             laid: dict[int, tuple[list[Call], Tensor | None]] = {}
-            for window in set(self._windows):
+            for window in set(self._windows) - ({0} if index is not None else set()):
                 sight = Sight(at, width, window, self._sink)
                 laid[window] = calls_of(items_of(members, sight), sight, self._groups, cascade=cascade)
             span = slice(row, row + width * len(members))
-            batches.append(_Batch(span, len(members), width, laid))
+            sparse = (
+                None
+                if index is None
+                else SparseRow(index, self._kv, members[0].rows, members[0].start, width)
+            )
+            batches.append(_Batch(span, len(members), width, laid, sparse))
             row = span.stop
         return batches
 
@@ -123,23 +139,36 @@ class Attention:
     def _groups(self) -> int:
         return self._shape.heads // self._shape.kv_heads
 
-    def _decode(
-        self, layer: int, batch: _Batch, calls: list[Call], owner: Tensor | None, q: Tensor, out: Tensor
-    ) -> None:
+    def _decode(self, layer: int, batch: _Batch, window: int, q: Tensor, out: Tensor) -> None:
         """Decode rows: query tokens and the query heads of a kv head fold into the query length."""
-        shape, width = self._shape, batch.width
-        q = q.view(batch.feeds, width, shape.kv_heads, self._groups, shape.head_dim).transpose(1, 2)
-        q = q.reshape(batch.feeds, shape.kv_heads, width * self._groups, shape.head_dim)
-        results = [self._call(layer, call, q) for call in calls]
-        if len(results) == 1:
-            outs, lses = results[0]
+        shape, width, groups = self._shape, batch.width, self._groups
+        if width == 1:
+            q = q.view(batch.feeds, shape.kv_heads, groups, shape.head_dim)
+            target = out.view(batch.feeds, shape.kv_heads, groups, shape.head_dim)
         else:
-            outs, lses = (torch.cat(parts) for parts in zip(*results, strict=True))
-        if owner is not None:
-            outs, _ = merge(outs, lses, owner, batch.feeds)
-        unfolded = outs.reshape(batch.feeds, shape.kv_heads, width, self._groups, shape.head_dim)
-        target = out.view(batch.feeds, width, shape.kv_heads, self._groups, shape.head_dim)
-        target.copy_(unfolded.transpose(1, 2))
+            q = (
+                q.view(batch.feeds, width, shape.kv_heads, groups, shape.head_dim)
+                .transpose(1, 2)
+                .flatten(2, 3)
+            )
+            target = out.view(batch.feeds, width, shape.kv_heads, groups, shape.head_dim).transpose(1, 2)
+        if batch.sparse is not None and not window:
+            results = [(batch.sparse.attend(layer, q, self._scale, self._scratch), q)]
+        else:
+            calls, owner = batch.laid[window]
+            results = [self._call(layer, call, q) for call in calls]
+            if owner is not None:
+                results = [self._joined(results, owner, batch.feeds)]
+        row = 0
+        for outs, _ in results:  # one per feed and in order
+            span = target[row : row + len(outs)]
+            span.copy_(outs.view_as(span) if width == 1 else outs.unflatten(2, (width, groups)))
+            row += len(outs)
+
+    @staticmethod
+    def _joined(results: list[tuple[Tensor, Tensor]], owner: Tensor, feeds: int) -> tuple[Tensor, Tensor]:
+        outs, lses = (torch.cat(parts) for parts in zip(*results, strict=True))
+        return merge(outs, lses, owner, feeds)
 
     def _call(self, layer: int, call: Call, q: Tensor) -> tuple[Tensor, Tensor]:
         """Results ``[items, kv_heads, fold, d]`` and their log-sum-exp ``[items, kv_heads, fold]``."""
@@ -209,6 +238,15 @@ class Attention:
         offset = layer * self._kv.stride(0) + start * slot
         k = self._kv.as_strided(shape, steps, offset)
         return k, self._kv.as_strided(shape, steps, offset + kv_heads * size * head)
+
+
+def _alike(decodes: list[Feed]) -> Iterator[list[Feed]]:
+    """Neighbours that are attended together: equally wide ones; a sparse one is alone."""
+    for (_, sparse), group in groupby(decodes, key=lambda feed: (len(feed.tokens), feed.pages is not None)):
+        if sparse:
+            yield from ([feed] for feed in group)
+        else:
+            yield list(group)
 
 
 def _lines(feeds: Sequence[Feed], planes: int) -> Tensor:

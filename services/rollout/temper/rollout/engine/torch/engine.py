@@ -28,6 +28,7 @@ from temper.rollout.engine.base import (
     SwapPolicy,
     SwapReport,
 )
+from temper.rollout.engine.torch.fast import Fast
 from temper.rollout.engine.torch.loop import Loop
 from temper.rollout.engine.torch.memory import Budget, longest_context
 from temper.rollout.engine.torch.model import Model
@@ -70,10 +71,13 @@ class TorchEngine:
         threads: int = 1,
         batch_invariant: bool = True,
         swap_wait_seconds: float = 600.0,
+        fast: Fast | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._budget = Budget(kv_tokens, memory_mib)
         self._limits = Limits(slots, prefill_tokens, longest_context(kv_tokens, max_context), batch_invariant)
+        self._fast = fast or Fast()
+        self._fast.check(batch_invariant=batch_invariant)
         self._threads, self._monotonic, self._swap_wait = threads, monotonic, swap_wait_seconds
         self._staged: dict[int, Weights] = {}
         self._model: Model | None = None
@@ -95,7 +99,7 @@ class TorchEngine:
         return EngineInfo(
             "torch",
             str(torch.__version__),
-            "fp32",
+            "w8a8" if self._fast.quantised else "fp32",
             batch_invariant=self._limits.exact,
             max_context=self._desk.max_context,
         )
@@ -126,7 +130,14 @@ class TorchEngine:
             *([self._steps.weights] if self._steps and self._steps.weights else []),
         ]
         model, weights = await asyncio.to_thread(
-            stage, files, self._model, held, self._budget, self._threads, batch_invariant=self._limits.exact
+            stage,
+            files,
+            self._model,
+            held,
+            self._budget,
+            self._threads,
+            batch_invariant=self._limits.exact,
+            quantised=self._fast.quantised,
         )
         if self._model is None:
             self._model = model
@@ -137,7 +148,7 @@ class TorchEngine:
                 self._limits.exact,
             )
             self._desk.open(limits.max_context, model.shape.vocab)
-            steps = Loop(model, limits, self._budget.units)
+            steps = Loop(model, limits, self._budget.units, self._fast)
             self._post(lambda: self._build(steps))
         self._staged[files.version] = weights
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temper.rollout.engine.torch.blocks import Row
+from temper.rollout.engine.torch.pages import PageIndex
 
 
 @dataclass(slots=True)
@@ -24,11 +25,13 @@ class Feed:
     """A decode row: few tokens, attended with others; else a chunk of prefill inside one segment."""
     stretch: int = 0
     """Class of its context's length, where rotation depends on it."""
+    pages: PageIndex | None = None
+    """For a decode row that reads a part of its context only: what is known of its pages."""
 
 
-def pool_order(feed: Feed) -> tuple[bool, int, int, int]:
-    """Sorts feeds as :mod:`.attention` wants them: decode rows first, equally wide ones together, neighbours in the pool too."""
+def pool_order(feed: Feed) -> tuple[bool, bool, int, int, int]:
+    """Sorts feeds as :mod:`.attention` wants them: decode before prefill, dense before sparse, then by width and place."""
     if not feed.decode:
-        return True, 0, 0, 0
+        return True, False, 0, 0, 0
     last = feed.rows[-1]
-    return False, len(feed.tokens), last.size, last.start
+    return False, feed.pages is not None, len(feed.tokens), last.size, last.start

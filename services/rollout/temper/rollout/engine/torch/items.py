@@ -98,7 +98,10 @@ def calls_of(
     rounds = [items]
     if len({item[1] for item in items}) < len(items):
         calls, rounds = _split_shared(items, sight, cascade=cascade)
-    calls += [_call(run, sight, groups) for each in rounds for run in _runs(each)]
+    runs = [run for each in rounds for run in _runs(each)]
+    alone = [_call(run) for run in runs]
+    _mask(alone, runs, sight, groups)
+    calls += alone
     owner = [feed for call in calls for feed in call.owner]
     return calls, None if owner == list(range(len(owner))) else torch.tensor(owner)
 
@@ -155,7 +158,7 @@ def _cascade(run: list[list[Item]]) -> Call:
     return Call(start, len(run), size, torch.tensor(feeds), feeds * len(run), shared=len(feeds))
 
 
-def _call(run: list[Item], sight: Sight, groups: int) -> Call:
+def _call(run: list[Item]) -> Call:
     size, start, first, _ = run[0]
     order = [item[2] for item in run]
     call = Call(start, len(run), size, slice(first, first + len(run)), order)
@@ -164,25 +167,32 @@ def _call(run: list[Item], sight: Sight, groups: int) -> Call:
     if _NOBODY in order:
         call.kept = torch.tensor([i for i, feed in enumerate(order) if feed != _NOBODY])
         call.owner = [feed for feed in order if feed != _NOBODY]
-    _mask(call, run, sight, groups)
     return call
 
 
-def _mask(call: Call, run: list[Item], sight: Sight, groups: int) -> None:
-    """Additive mask of a call, and the queries that see nothing: they are made to see one key, and lose their weight."""
-    at = [sight.at[feed] - base if feed != _NOBODY else 0 for _, _, feed, base in run]
-    if min(at) >= call.size - 1 and not sight.window:
+def _mask(calls: list[Call], runs: list[list[Item]], sight: Sight, groups: int) -> None:
+    """Additive masks of calls, and the queries that see nothing: they are made to see one key, and lose their weight."""
+    items = [item for run in runs for item in run]
+    at = [sight.at[feed] - base if feed != _NOBODY else 0 for _, _, feed, base in items]
+    if not items or (min(at) >= SEGMENT - 1 and not sight.window):
         return
-    keys = torch.arange(call.size)
+    keys = torch.arange(max(call.size for call in calls))
     queries = torch.tensor(at)[:, None] + torch.arange(sight.width)
     reach = queries[:, :, None] - keys  # how far a key lies behind a query
     seen = reach >= 0
+    blind = None
     if sight.window:
-        sink = torch.tensor([sight.sink - base for _, _, _, base in run])[:, None, None]
+        sink = torch.tensor([sight.sink - base for _, _, _, base in items])[:, None, None]
         seen &= (reach < sight.window) | (keys < sink)
     if sight.window or min(at) < 0:
-        blind = ~seen.any(dim=2)
+        sizes = torch.tensor([item[0] for item in items])[:, None, None]
+        blind = ~(seen & (keys < sizes)).any(dim=2)
         seen[..., 0] |= blind
-        call.unseen = blind.repeat_interleave(groups, dim=1)[:, None]
+        blind = blind.repeat_interleave(groups, dim=1)[:, None]
     bias = as_bias(seen)
-    call.bias = (bias if sight.width == 1 else bias.repeat_interleave(groups, dim=1))[:, None]
+    bias = (bias if sight.width == 1 else bias.repeat_interleave(groups, dim=1))[:, None]
+    row = 0
+    for call in calls:
+        rows = slice(row, row + call.rows)
+        call.bias, call.unseen = bias[rows, ..., : call.size], None if blind is None else blind[rows]
+        row = rows.stop

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from temper.rollout.engine.base import Completion, Emitted, FinishReason, Request, SwapPolicy
 from temper.rollout.engine.torch.blocks import Pool
+from temper.rollout.engine.torch.fast import Fast
 from temper.rollout.engine.torch.feed import pool_order
 from temper.rollout.engine.torch.kv import Cache
 from temper.rollout.engine.torch.model import Model
@@ -28,7 +29,7 @@ from temper.rollout.engine.torch.weights import Weights
 class Loop:
     """All sequences of one model, with their KV. Not thread-safe."""
 
-    def __init__(self, model: Model, limits: Limits, units: int) -> None:
+    def __init__(self, model: Model, limits: Limits, units: int, fast: Fast | None = None) -> None:
         self.weights: Weights | None = None
         self.generated = self.prefilled = self.steps = self.proposed = self.accepted = 0
         self.next_deadline = math.inf
@@ -38,6 +39,11 @@ class Loop:
         self.schedule = Schedule(self.pool, limits, self._salt)
         if not model.rotary.fixed:
             self.schedule.stretch = model.rotary.stretch
+        self._fast = fast or Fast()
+        self._drafts = self._fast.drafts()
+        if self._drafts is not None:
+            self.schedule.proposer = self._propose
+        self.schedule.sparse, self.schedule.kv_heads = self._fast.sparse(), model.shape.kv_heads
         self._finished: list[Completion] = []
         self._emitted: list[Emitted] = []
 
@@ -192,7 +198,14 @@ class Loop:
             self.schedule.keep(sequence)
         else:
             self.schedule.leave(sequence)
-        self._finished.append(sequence.complete(reason))
+        if self._drafts is not None:
+            self._drafts.close(sequence.request.request_id)
+        self._finished.append(sequence.complete(reason, exact=not self._fast.quantised))
+
+    def _propose(self, sequence: Sequence, most: int) -> tuple[int, ...]:
+        assert self._drafts is not None
+        request = sequence.request
+        return self._drafts.propose(request.request_id, request.group, sequence.tokens, most)
 
     def _everyone(self) -> list[Sequence]:
         return [*self.schedule.waiting, *self.schedule.admitted]
@@ -205,7 +218,7 @@ class Loop:
         """Root of a context's block keys: what else shaped its KV."""
         tenant = sequence.request.tenant.encode()
         salt = hashlib.blake2b(self._model.shape.kv_key(stretch), digest_size=16)
-        salt.update(self.schedule.version.to_bytes(8, "little", signed=True) + tenant)
+        salt.update(self.schedule.version.to_bytes(8, "little", signed=True) + self._fast.kv_key + tenant)
         return salt.digest()
 
 

@@ -16,7 +16,8 @@ from temper.rollout.engine.torch import rope
 from temper.rollout.engine.torch.architecture import Architecture
 from temper.rollout.engine.torch.attention import Attention
 from temper.rollout.engine.torch.feed import Feed
-from temper.rollout.engine.torch.weights import Layer, Weights
+from temper.rollout.engine.torch.pages import Scratch
+from temper.rollout.engine.torch.weights import Layer, Matrix, Weights
 
 _ROW_MULTIPLE = 16  # the smallest number for which products of fewer rows and of more agree in every bit
 
@@ -28,13 +29,14 @@ class Model:
         self.shape, self.batch_invariant = shape, batch_invariant
         self.rotary = rope.Rotary(shape.rope, shape.head_dim, shape.max_context)
         self._row_multiple = _ROW_MULTIPLE if batch_invariant else 1
+        self._scratch = Scratch()
 
     def forward(self, weights: Weights, kv: Tensor, feeds: Sequence[Feed]) -> Tensor:
         """Compute KV of all feeds, into ``kv``; returns logits ``[sum of feed.logits, vocab]``, feed by feed.
 
         ``kv`` is the tensor of a :class:`.kv.Cache`.
         """
-        attention = Attention(self.shape, kv, feeds, cascade=not self.batch_invariant)
+        attention = Attention(self.shape, kv, feeds, cascade=not self.batch_invariant, scratch=self._scratch)
         x = self._trunk(weights, feeds, attention)
         wanted = _wanted(feeds)
         return self._head(
@@ -59,7 +61,7 @@ class Model:
         for index, layer in enumerate(weights.layers):
             qkv = self._project(layer, x, turns)
             attention(index, qkv[:rows], heads[:rows])
-            x = torch.addmm(x, heads, layer.output)
+            x = linear(heads, layer.output, x)
             if layer.output_bias is not None:
                 x += layer.output_bias
             x = self._swiglu(layer, x)
@@ -69,7 +71,7 @@ class Model:
         """Normalised and rotated ``[rows, heads + 2 kv_heads, head_dim]``."""
         shape = self.shape
         normed = F.rms_norm(x, (shape.width,), layer.attention_norm, shape.norm_eps)
-        qkv = torch.addmm(layer.qkv_bias, normed, layer.qkv)
+        qkv = linear(normed, layer.qkv, layer.qkv_bias)
         qkv = qkv.view(len(x), shape.heads + 2 * shape.kv_heads, shape.head_dim)
         if layer.qk_norm is not None:
             qk, v = qkv.split((shape.heads + shape.kv_heads, shape.kv_heads), dim=1)
@@ -79,19 +81,25 @@ class Model:
 
     def _swiglu(self, layer: Layer, x: Tensor) -> Tensor:
         normed = F.rms_norm(x, (self.shape.width,), layer.mlp_norm, self.shape.norm_eps)
-        both = torch.mm(normed, layer.gate_up)
+        both = linear(normed, layer.gate_up)
         if layer.gate_up_bias is not None:
             both += layer.gate_up_bias
         gate, up = both.split(self.shape.hidden, dim=1)
-        x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+        x = linear(F.silu(gate).mul_(up), layer.down, x)
         return x if layer.down_bias is None else x + layer.down_bias
 
     def _head(self, weights: Weights, x: Tensor) -> Tensor:
         rows = len(x)
         x = F.pad(x, (0, 0, 0, -rows % self._row_multiple))
-        return torch.mm(F.rms_norm(x, (self.shape.width,), weights.norm, self.shape.norm_eps), weights.head)[
-            :rows
-        ]
+        normed = F.rms_norm(x, (self.shape.width,), weights.norm, self.shape.norm_eps)
+        return linear(normed, weights.head)[:rows]
+
+
+def linear(x: Tensor, matrix: Matrix, addend: Tensor | None = None) -> Tensor:
+    """``x [rows, in]`` times ``matrix [in, out]``, plus a bias or a residual."""
+    if not isinstance(matrix, Tensor):
+        return matrix(x, addend)
+    return torch.mm(x, matrix) if addend is None else torch.addmm(addend, x, matrix)
 
 
 def _wanted(feeds: Sequence[Feed]) -> list[int]:

@@ -9,14 +9,13 @@ On CPUs the gain is memory traffic: for matrices that do not fit the cache 2 to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from temper.rollout.engine.torch.weights import Layer, Weights
+from temper.rollout.engine.torch.weights import Layer, Matrix, Weights
 
 _STEPS = 127  # symmetric int8; -128 stays unused so that signs are treated alike
 _ZERO = 128  # oneDNN's fast kernels take unsigned activations: they are shifted by this
@@ -33,11 +32,11 @@ class Int8Matrix:
         self._multiply = _multiply_packed if _packed_is_exact() else _multiply_plain
         self._weight = _pack(rounded) if self._multiply is _multiply_packed else rounded.t()
 
-    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``x [rows, in]`` in fp32 to ``[rows, out]``."""
+    def __call__(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+        """``x [rows, in]`` in fp32 to ``[rows, out]``, plus a bias or a residual."""
         scale = x.abs().amax(dim=1, keepdim=True).div_(_STEPS).clamp_(min=_SMALLEST_SCALE)
         out = self._multiply((x / scale).round_(), self._weight, self._scale).mul_(scale)
-        return out if bias is None else out.add_(bias)
+        return out if addend is None else out.add_(addend)
 
 
 def _pack(rounded: Tensor) -> Tensor:
@@ -85,6 +84,6 @@ def _quantise_layer(layer: Layer) -> Layer:
     )
 
 
-def _matrix(matrix: Tensor | Callable[[Tensor, Tensor | None], Tensor]) -> Int8Matrix:
+def _matrix(matrix: Matrix) -> Int8Matrix:
     assert isinstance(matrix, Tensor), "weights are quantised once"
     return Int8Matrix(matrix)

@@ -69,8 +69,12 @@ class Drawn:
 
 def verify(logits: Tensor, asks: Sequence[Ask]) -> list[Drawn]:
     """Draw from logits ``[rows of all asks, vocab]``: row j of an ask follows ``tokens + draft[:j]``."""
-    keys = [ask.key for ask in asks for _ in range(len(ask.draft) + 1)]
-    positions = [len(ask.tokens) + j for ask in asks for j in range(len(ask.draft) + 1)]
+    if len(asks) == len(logits):  # no drafts
+        keys = [ask.key for ask in asks]
+        positions = [len(ask.tokens) for ask in asks]
+    else:
+        keys = [ask.key for ask in asks for _ in range(len(ask.draft) + 1)]
+        positions = [len(ask.tokens) + j for ask in asks for j in range(len(ask.draft) + 1)]
     uniform = uniforms(np.array(keys, np.uint64), np.array(positions, np.uint64))
     return decide(logits, asks, torch.from_numpy(uniform))
 
@@ -88,8 +92,11 @@ def decide(logits: Tensor, asks: Sequence[Ask], uniform: Tensor) -> list[Drawn]:
     return _cut(raw, asks, every)
 
 
-def _cut(raw: Tensor, asks: Sequence[Ask], every: Drawn) -> list[Drawn]:
+def _cut(raws: Tensor, asks: Sequence[Ask], every: Drawn) -> list[Drawn]:
     """Split the rows by ask, each cut behind the first token that differs from its draft."""
+    if len(asks) == len(every.tokens) and not any(ask.sampling.top_logprobs for ask in asks):
+        columns = zip(every.tokens, every.raw, every.processed, every.surviving, strict=True)
+        return [Drawn([token], [raw], [processed], [left], []) for token, raw, processed, left in columns]
     drawn: list[Drawn] = []
     row = 0
     for ask in asks:
@@ -97,7 +104,7 @@ def _cut(raw: Tensor, asks: Sequence[Ask], every: Drawn) -> list[Drawn]:
         while right < len(ask.draft) and every.tokens[row + right] == ask.draft[right]:
             right += 1
         rows = slice(row, row + right + 1)
-        top = _top(raw[rows], ask.sampling.top_logprobs) if ask.sampling.top_logprobs else []
+        top = _top(raws[rows], ask.sampling.top_logprobs) if ask.sampling.top_logprobs else []
         drawn.append(
             Drawn(every.tokens[rows], every.raw[rows], every.processed[rows], every.surviving[rows], top)
         )
@@ -207,30 +214,3 @@ def invert(probability: Tensor, uniform: Tensor) -> Tensor:
     cumulative = probability.cumsum(dim=-1, dtype=torch.float64)
     target = uniform[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, target, right=True).clamp_(max=probability.shape[1] - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """Result of a step without drafts, per row; fields as in :class:`Drawn`."""
-
-    tokens: list[int]
-    raw: list[float]
-    processed: list[float]
-    surviving: list[float]
-
-
-def draw(
-    logits: Tensor, samplings: Sequence[Sampling], keys: Sequence[int], positions: Sequence[int]
-) -> Draws:
-    """:func:`verify` for rows without drafts and penalties: one token per row, at ``positions`` of the streams ``keys``."""
-    rows = [
-        Ask(sampling, key, range(position), 0)
-        for sampling, key, position in zip(samplings, keys, positions, strict=True)
-    ]
-    drawn = verify(logits, rows)
-    return Draws(
-        [one.tokens[0] for one in drawn],
-        [one.raw[0] for one in drawn],
-        [one.processed[0] for one in drawn],
-        [one.surviving[0] for one in drawn],
-    )

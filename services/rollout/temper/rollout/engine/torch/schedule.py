@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.context import Context
 from temper.rollout.engine.torch.feed import Feed
+from temper.rollout.engine.torch.pages import PageIndex, Sparse
 from temper.rollout.engine.torch.roster import Limits, Roster
 from temper.rollout.engine.torch.sequence import Sequence
 from temper.rollout.engine.torch.sizes import layout, peak_units
@@ -50,12 +51,16 @@ class Schedule(Roster):
     def __init__(self, pool: Pool, limits: Limits, salt: Callable[[Sequence, int], bytes]) -> None:
         super().__init__(pool, limits, salt)
         self.proposer: Proposer | None = None
+        self.sparse: Sparse | None = None
+        """When decode rows read a part of their context only."""
+        self.kv_heads = 0
+        """Key heads of the model, which sparse decode asks for."""
         self._needed: list[int] = []
 
     def lay(self) -> list[Work]:
         """Admit, make room, and say what the next step computes."""
         self.steps += 1
-        if self.waiting:
+        if self.waiting and len(self.admitted) < self.limits.slots:
             self._admit()
         decodes, prefills = self._reserve()
         left = self.limits.prefill_tokens - sum(len(work.tokens) for work in decodes)
@@ -227,6 +232,12 @@ class Schedule(Roster):
         return decodes, prefills
 
     def _decode(self, sequence: Sequence, context: Context, stop: int) -> Work:
+        work = self._decode_row(sequence, context, stop)
+        if self.sparse is not None and self.sparse.pays(work.start):
+            sequence.pages = work.pages = sequence.pages or PageIndex(self.sparse, self.kv_heads)
+        return work
+
+    def _decode_row(self, sequence: Sequence, context: Context, stop: int) -> Work:
         known, start = len(sequence.tokens), context.done
         if self.proposer is not None and stop == known and sequence.request.speculate:
             # The bonus token counts too: drafts plus one must stay inside the limit.

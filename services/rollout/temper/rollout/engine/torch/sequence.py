@@ -8,6 +8,7 @@ from temper.rollout.engine.base import Completion, Emitted, FinishReason, Reques
 from temper.rollout.engine.spans import Spans
 from temper.rollout.engine.stream import stream_key
 from temper.rollout.engine.torch.context import Context, Course
+from temper.rollout.engine.torch.pages import PageIndex
 from temper.rollout.engine.torch.sample import Ask, Drawn, TopLogprobs
 
 
@@ -66,6 +67,8 @@ class Sequence:
     """Output tokens that were emitted."""
     accepted: int = 0
     """Output tokens that a draft proposed."""
+    pages: PageIndex | None = None
+    """What is known of its pages, once a decode row of it read a part of its context only."""
     raw: list[float] = field(default_factory=list)
     """Per output token, as in :class:`Completion`."""
     processed: list[float] = field(default_factory=list)
@@ -164,8 +167,8 @@ class Sequence:
             spans.extend(end - mark[0], mark[which])
         return spans.frozen()
 
-    def complete(self, finish: FinishReason) -> Completion:
-        """The result as of now."""
+    def complete(self, finish: FinishReason, *, exact: bool = True) -> Completion:
+        """The result as of now; ``exact``: by the weights as they were published."""
         tokens = tuple(self.tokens[self.output_start :])
         return Completion(
             request_id=self.request.request_id,
@@ -183,4 +186,6 @@ class Sequence:
             attempt=self.request.attempt,
             stopped_by=tokens[-1] if finish is FinishReason.STOP else None,
             drafts_accepted=self.accepted,
+            attention="dense" if self.pages is None else "sparse",
+            for_training=exact and self.pages is None,
         )

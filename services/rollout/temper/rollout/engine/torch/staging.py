@@ -13,6 +13,7 @@ from temper.rollout.engine.torch.feed import Feed
 from temper.rollout.engine.torch.kv import Cache
 from temper.rollout.engine.torch.memory import Budget
 from temper.rollout.engine.torch.model import Model
+from temper.rollout.engine.torch.quant import quantise
 from temper.rollout.engine.torch.sizes import size_for
 from temper.rollout.engine.torch.weights import Weights, read_weights
 from temper.runtime.errors import Rejected
@@ -26,6 +27,7 @@ def stage(
     threads: int,
     *,
     batch_invariant: bool,
+    quantised: bool = False,
 ) -> tuple[Model, Weights]:
     """Weights of a version, and the model of its architecture. Raises ``Rejected``; runs beside the step thread."""
     with torch.inference_mode():
@@ -38,6 +40,8 @@ def stage(
         budget.check(shape, files.version, len(held))
         model = model or Model(shape, batch_invariant=batch_invariant)
         weights = read_weights(shape, files.shards, files.version)
+        if quantised:
+            weights = quantise(weights)
         _probe(model, weights)
         return model, weights
 

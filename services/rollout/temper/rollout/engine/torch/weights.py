@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -16,29 +17,40 @@ from temper.rollout.engine.torch.architecture import Architecture
 from temper.runtime.errors import Rejected
 
 
+class Linear(Protocol):
+    """A matrix ``[in, out]`` that knows how to multiply itself."""
+
+    def __call__(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+        """``x [rows, in]`` to ``[rows, out]``, plus a bias or a residual."""
+        ...
+
+
+Matrix: TypeAlias = Tensor | Linear
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One decoder block. Projections are ``[in, out]``, ready for ``addmm``."""
 
     attention_norm: Tensor
     """``[width]``"""
-    qkv: Tensor
+    qkv: Matrix
     """``[width, (heads + 2 kv_heads) * head_dim]``; q and k rows interleaved for the complex rotation."""
     qkv_bias: Tensor
     """``[(heads + 2 kv_heads) * head_dim]``; zeros when the model has none."""
     qk_norm: Tensor | None
     """``[heads + kv_heads, head_dim]``: the q weight repeated, then the k weight repeated."""
-    output: Tensor
+    output: Matrix
     """``[heads * head_dim, width]``"""
     output_bias: Tensor | None
     """``[width]``"""
     mlp_norm: Tensor
     """``[width]``"""
-    gate_up: Tensor
+    gate_up: Matrix
     """``[width, 2 hidden]``: gate, then up."""
     gate_up_bias: Tensor | None
     """``[2 hidden]``"""
-    down: Tensor
+    down: Matrix
     """``[hidden, width]``"""
     down_bias: Tensor | None
     """``[width]``"""
@@ -56,7 +68,7 @@ class Weights:
     """In order."""
     norm: Tensor
     """``[width]``"""
-    head: Tensor
+    head: Matrix
     """``[width, vocab]``"""
 
 
