@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.conformance.sandbox.conftest import LIMITS, SLOTS
 
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import Exhausted, Rejected
 from temper.sandbox.engine.base import Backend, Command, Isolation, Sandbox, SessionSpec
 from temper.sandbox.engine.entries import EntryKind
 
@@ -107,6 +107,29 @@ async def test_a_snapshot_is_not_torn_by_what_runs_meanwhile(
     await sandbox.restore(taken)
     first, second = [int((await sandbox.get_file(f"/work/{name}", 99))[0] or b"-1") for name in "ab"]
     assert -1 in {first, second} or first - second in {0, 1}
+
+
+async def test_holes_and_depth_cannot_fill_the_host(
+    sandbox: Sandbox, backend: Backend, programs: None
+) -> None:
+    if "disk_bytes" not in backend.capabilities.enforced:
+        pytest.skip("this backend does not declare that it enforces disk_bytes")
+    await sandbox.execute(Command(("truncate", "-s", "200M", "hole")), LIMITS)
+    with pytest.raises(Exhausted, match="room"):
+        await sandbox.snapshot()
+    with pytest.raises(Rejected, match="holes"):
+        _ = [chunk async for chunk in sandbox.get_tree("/work")]
+    await sandbox.remove("/work/hole")
+    code = "import os\nfor _ in range(300):\n    os.mkdir('d')\n    os.chdir('d')"
+    await sandbox.python(code, LIMITS)
+    with pytest.raises(Rejected, match="within each other"):
+        await sandbox.snapshot()
+    with pytest.raises(Rejected, match="deeply"):
+        _ = [chunk async for chunk in sandbox.get_tree("/work")]
+    with pytest.raises(Rejected, match="within each other"):
+        await sandbox.remove("/work/d", recursive=True)
+    assert (await sandbox.execute(Command(("rm", "-r", "/work/d")), LIMITS)).exit_code == 0
+    await sandbox.snapshot()
 
 
 async def test_an_unknown_or_forgotten_snapshot_is_refused(sandbox: Sandbox, backend: Backend) -> None:

@@ -13,14 +13,13 @@ from typing import IO, Final
 
 from temper.runtime.errors import Exhausted, Rejected
 from temper.sandbox.engine.entries import EntryKind, FileInfo
-from temper.sandbox.engine.files import SAFE, Files, typed
+from temper.sandbox.engine.files import MOST_LEVELS, SAFE, Files, typed
 from temper.sandbox.engine.trees import MOST_ENTRIES, walk
 
 CHUNK: Final = 256 << 10
 """Bytes of one piece of a stream going out."""
 MOST_BYTES: Final = 16 << 30
 """Bytes of a stream coming in."""
-_DEPTH: Final = 256
 _TYPES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)
 
 
@@ -42,7 +41,13 @@ def pack(files: Files, path: str, file: IO[bytes]) -> None:
         files.directory(path) as here,
         tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as out,
     ):
-        for count, (info, parent, name) in enumerate(walk(here, "", _DEPTH)):
+        room = files.capacity
+        for count, (info, parent, name) in enumerate(walk(here, "", MOST_LEVELS + 1)):
+            room -= info.size
+            if room < 0 or info.path.count("/") > MOST_LEVELS:
+                raise Rejected(
+                    f"{info.path!r} is nested too deeply or full of holes", field="path", hint="take a part"
+                )
             if count > MOST_ENTRIES:
                 raise Rejected(f"more than {MOST_ENTRIES} entries", field="path", hint="take a part of it")
             _add(out, info, parent, name)

@@ -17,6 +17,9 @@ from temper.runtime.errors import Exhausted, Rejected, Unavailable
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SAFE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe must not block the host
 _PIECE: Final = 1 << 20
+_UNSIZED: Final = 16 << 30
+MOST_LEVELS: Final = 128
+"""Directories within directories, where a tree is walked as a whole."""
 
 
 class Files:
@@ -126,6 +129,14 @@ class Files:
     def roots(self) -> list[int]:
         """The open trees, in their fixed order."""
         return list(self._roots.values())
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that the trees can hold; a file with holes may claim to be larger than that."""
+        if not self._sized:
+            return _UNSIZED
+        found = [os.fstatvfs(root) for root in self._roots.values()]
+        return sum(each.f_blocks * each.f_frsize for each in found)
 
     @property
     def full(self) -> bool:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from temper.runtime.errors import Exhausted, Rejected
-from temper.sandbox.engine.files import DIRECTORY, SAFE, Files, typed
+from temper.sandbox.engine.files import DIRECTORY, MOST_LEVELS, SAFE, Files, typed
 
 MOST_BYTES: Final = 8 << 30
 """Bytes of all snapshots together."""
 MOST: Final = 4096
 """Snapshots at once."""
 _PIECE: Final = 1 << 20
+_OVERHEAD: Final = 64 << 20
+"""What directories and empty files are counted as, on top of what a tree can hold."""
 _READABLE: Final = os.O_RDONLY | SAFE
 
 
@@ -47,7 +49,8 @@ class Snapshots:
         self._taken += 1
         name = f"snap-{self._taken}"
         place = self._home / name
-        room = _Room(self._most_bytes - sum(self._sizes.values()))
+        left = self._most_bytes - sum(self._sizes.values())
+        room = _Room(min(left, files.capacity + _OVERHEAD))
         try:
             with typed(name):
                 for index, root in enumerate(files.roots()):
@@ -66,7 +69,7 @@ class Snapshots:
             for index, root in enumerate(files.roots()):
                 source = os.open(place / str(index), DIRECTORY)
                 try:
-                    _copy(source, root, files.owner, _Room(self._sizes[snapshot]))
+                    _copy(source, root, files.owner, _Room(self._sizes[snapshot] + _OVERHEAD))
                 finally:
                     os.close(source)
 
@@ -82,11 +85,12 @@ class Snapshots:
 
 
 class _Room:
-    """Bytes that may still be copied."""
+    """Bytes that may still be copied, and how deep this is."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.used = 0
+        self.level = 0
 
     def take(self, size: int) -> None:
         self.used += size
@@ -125,6 +129,9 @@ def _copy_directory(
     here: int, target: int, name: str, info: os.stat_result, owner: int | None, room: _Room
 ) -> None:
     room.take(info.st_blksize)
+    room.level += 1
+    if room.level > MOST_LEVELS:
+        raise Rejected(f"more than {MOST_LEVELS} directories within each other", field="snapshot")
     os.mkdir(name, 0o700, dir_fd=target)
     inner, below = os.open(name, DIRECTORY, dir_fd=here), os.open(name, DIRECTORY, dir_fd=target)
     try:
@@ -134,6 +141,7 @@ def _copy_directory(
         os.fchmod(below, info.st_mode & 0o777)
         os.utime(below, ns=(info.st_mtime_ns, info.st_mtime_ns))
     finally:
+        room.level -= 1
         os.close(inner)
         os.close(below)
 

@@ -8,7 +8,7 @@ from typing import Final
 from temper.runtime.errors import Rejected, Unavailable
 from temper.sandbox.engine.base import Command, CommandResult, Edit, FileInfo, Limits, Match, Outcome
 from temper.sandbox.engine.entries import EntryKind
-from temper.sandbox.engine.files import DIRECTORY, Files, typed
+from temper.sandbox.engine.files import DIRECTORY, MOST_LEVELS, Files, typed
 
 MOST_ENTRIES: Final = 100_000
 """Entries of one listing or tree."""
@@ -90,7 +90,7 @@ def remove(files: Files, path: str, *, recursive: bool) -> None:
             os.unlink(name, dir_fd=here)
             return
         if recursive:
-            _empty(here, name)
+            _empty(here, name, 0)
         try:
             os.rmdir(name, dir_fd=here)
         except OSError as error:
@@ -98,12 +98,18 @@ def remove(files: Files, path: str, *, recursive: bool) -> None:
             raise Rejected(f"{path!r}: {text}", field="path", hint="remove it recursively") from error
 
 
-def _empty(here: int, name: str) -> None:
+def _empty(here: int, name: str, level: int) -> None:
+    if level > MOST_LEVELS:
+        raise Rejected(
+            f"more than {MOST_LEVELS} directories within each other",
+            field="path",
+            hint="remove it by a program",
+        )
     below = os.open(name, DIRECTORY, dir_fd=here)
     try:
         for each in os.listdir(below):  # noqa: PTH208 - a descriptor, not a path
             if describe(each, below, each).kind is EntryKind.DIRECTORY:
-                _empty(below, each)
+                _empty(below, each, level + 1)
                 os.rmdir(each, dir_fd=below)
             else:
                 os.unlink(each, dir_fd=below)

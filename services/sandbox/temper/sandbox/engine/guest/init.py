@@ -231,9 +231,7 @@ class _Init:
 
     def _freeze(self, request: wire.Message, _: list[int]) -> None:
         """Hold the agent's processes still; those that stood still before are left out, to stay so."""
-        rows = processes.table()
-        self._stopped = {pid for pid in self._agents(rows) if rows[pid][0] not in b"Tt"}
-        processes.freeze(self._stopped)
+        self._stopped = processes.freeze(self._agents)
         self.say({"event": "frozen", "id": request["id"]})
 
     def _thaw(self, request: wire.Message, _: list[int]) -> None:

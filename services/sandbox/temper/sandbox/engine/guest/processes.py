@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -43,14 +43,21 @@ def send(pids: Iterable[int], which: int) -> None:
             os.kill(pid, which)
 
 
-def freeze(pids: set[int]) -> None:
-    """Stop them and wait, within bounds, until none runs any more."""
-    send(pids, signal.SIGSTOP)
+def freeze(choose: Callable[[dict[int, list[bytes]]], set[int]]) -> set[int]:
+    """Stop all that `choose` picks from the table, within bounds until none of them runs or is new; returns them.
+
+    What stands still already is left out.
+    """
+    stopped: set[int] = set()
     for _ in range(_STILL_TRIES):
         rows = table()
-        if all(rows[pid][0] in b"Tt" for pid in pids if pid in rows):
-            return
+        running = {pid for pid in choose(rows) if rows[pid][0] not in b"Tt"}
+        if not running:
+            break
+        stopped |= running
+        send(running, signal.SIGSTOP)
         time.sleep(_STILL_PAUSE_S)
+    return stopped
 
 
 def describe(pid: int, fields: list[bytes]) -> dict[str, Any]:
