@@ -1,19 +1,25 @@
 """Admission: the statistics, the record, and the command from files to a served fast variant."""
 
+import asyncio
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.rollout.serving.world import write_directory
+from tests.unit.rollout.serving.world import CONTEXT, fake_engine, write_directory
 
+from temper.rollout.engine.base import Completion, Request, Sink, Stats
+from temper.rollout.engine.fake import FakeEngine
 from temper.rollout.serving.config import ServingSettings
+from temper.rollout.serving.directory import read_model
 from temper.rollout.serving.start import start_front
 from temper.rollout.serving.variants.__main__ import main
+from temper.rollout.serving.variants.admit import Admission, Side, Trial
 from temper.rollout.serving.variants.evidence import (
     Bounds,
     Drift,
@@ -50,7 +56,9 @@ def test_good_evidence_admits_and_each_shortfall_refuses() -> None:
 
 
 def test_a_variant_that_does_not_speculate_has_nothing_to_prove_there() -> None:
-    assert shortfalls(Bounds(), GOOD[0], GOOD[1], Speculation(0, 0, 1.0)) == []
+    untested = Speculation(0, 0, 1.0)
+    assert shortfalls(Bounds(), GOOD[0], GOOD[1], untested) == []
+    assert "no draft was proposed" in shortfalls(Bounds(), GOOD[0], GOOD[1], untested, must_speculate=True)[0]
 
 
 def test_drift_of_equal_logprobs_is_zero_and_of_broken_ones_infinite() -> None:
@@ -125,8 +133,10 @@ def test_a_record_that_was_changed_admits_nothing(tmp_path: Path, change: dict[s
         records.find("a" * 64, "b" * 64)
 
 
-def files(tmp_path: Path, *, tasks: int = 120) -> list[str]:
-    (tmp_path / "corpus.txt").write_text("\n".join(f"line {number} of the corpus" for number in range(20)))
+def files(tmp_path: Path, *, tasks: int = 120, lines: int = 20) -> list[str]:
+    (tmp_path / "corpus.txt").write_text(
+        "\n".join(f"line {number} of the corpus " * (20 // lines) for number in range(lines))
+    )
     golden = [
         json.dumps({"prompt": f"{number}+1=", "regex": ".", "max_tokens": 2}) for number in range(tasks)
     ]
@@ -156,8 +166,6 @@ def settings(tmp_path: Path, **engine: Any) -> ServingSettings:
 async def test_an_admitted_variant_serves_and_one_without_a_record_is_refused(
     tmp_path: Path, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import asyncio
-
     clock = SystemClock()
     with pytest.raises(Rejected, match="no admission record"):
         await start_front(settings(tmp_path), directory, clock)
@@ -191,6 +199,43 @@ def test_distilled_weights_that_drift_are_refused_and_leave_no_record(
 def test_too_few_tasks_refuse(tmp_path: Path, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert admit(tmp_path, directory, "serving.fast.engine={slots=32}", tasks=5) == 1
     assert "golden set" in capsys.readouterr().out
+
+
+class Drafting(FakeEngine):
+    """Claims to use drafts; draws from a sharper distribution with them when it is not ``exact``."""
+
+    def __init__(self, *, exact: bool) -> None:
+        super().__init__(SystemClock(), slots=64, max_context=CONTEXT)
+        self.exact, self.proposed = exact, 0
+
+    def submit(self, request: Request, sink: Sink | None = None) -> asyncio.Future[Completion]:
+        self.proposed += request.speculate
+        if request.speculate and not self.exact and request.sampling.logit_bias:
+            request = replace(request, sampling=replace(request.sampling, temperature=0.4))
+        return super().submit(request, sink)
+
+    def stats(self) -> Stats:
+        return replace(super().stats(), drafts_proposed=self.proposed)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+async def test_speculation_that_changes_the_distribution_is_found_out(
+    tmp_path: Path, directory: Path, exact: bool
+) -> None:
+    model, clock = read_model(directory), SystemClock()
+    sides = [Side(model, engine, "d") for engine in (fake_engine(), Drafting(exact=exact))]
+    for side in sides:
+        await side.engine.start()
+        await side.engine.load(model.files(0))
+        await side.engine.swap(0)
+    _, corpus, _, golden = files(tmp_path, lines=1)
+    trial = Trial(Path(corpus), Path(golden), seeds=1, samples=150)
+    _, wrong = await Admission(sides[0], sides[1], clock).decide(trial)
+    for side in sides:
+        await side.engine.close()
+    assert [each.partition(":")[0] for each in wrong] == (
+        [] if exact else ["speculation changes the distribution"]
+    )
 
 
 def test_a_variant_that_differs_in_nothing_and_wrong_settings_are_mistakes(

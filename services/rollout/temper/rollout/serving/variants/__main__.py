@@ -67,7 +67,8 @@ async def _admit(config: ServingSettings, arguments: argparse.Namespace) -> int:
             (fast_model, fast_engine_config(config)),
         ):
             engine = make_engine(engine_config, clock)
-            sides.append(Side(model, engine, variant_digest(model, engine_config)))
+            speculates = engine_config.model_dump().get("speculation", "none") != "none"
+            sides.append(Side(model, engine, variant_digest(model, engine_config), speculates))
             await engine.start()
             await engine.load(model.files(0))
             await engine.swap(0)

@@ -27,7 +27,9 @@ from temper.rollout.serving.variants.record import Record
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected, Unavailable
 
-_SPECULATED_PROMPTS, _SAMPLES, _JOINT = 4, 400, 2
+_SPECULATED_PROMPTS, _FEW = 4, 16
+_LENGTH, _MIDDLE, _ALPHABET = 12, 7, 3  # tokens
+_BIAS = 60.0  # to the logits: nothing else is drawn
 _REQUEST_S = 600.0  # each, from when it is submitted
 _AT_ONCE = 64
 _numbers = itertools.count()
@@ -43,6 +45,8 @@ class Side:
     """Started and loaded."""
     digest: str
     """Of weights and settings."""
+    speculates: bool = False
+    """Whether its settings ask for drafts: then the admission must have seen some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Trial:
     """Outputs per task, seeds 0, 1, ..."""
     temperature: float = 1.0
     """Of the tasks' outputs; 0 is greedy, where one seed is enough."""
+    samples: int = 400
+    """Outputs per prompt and arm of the test of speculation."""
     bounds: Bounds = field(default_factory=Bounds)
     """What has to hold."""
 
@@ -76,7 +82,7 @@ class Admission:
         corpus, corpus_digest = read_corpus(trial.corpus, self._standard.model, limit)
         tasks, golden_digest = read_golden(trial.golden, self._standard.model)
         found = await self._drift(corpus)
-        speculation = await self._speculation(corpus, limit)
+        speculation = await self._speculation(corpus, limit, trial.samples)
         golden, speed = await self._golden(tasks, trial)
         record = Record(
             standard=self._standard.digest,
@@ -92,7 +98,9 @@ class Admission:
                 "speed": speed,
             },
         )
-        return record, shortfalls(trial.bounds, found, golden, speculation)
+        return record, shortfalls(
+            trial.bounds, found, golden, speculation, must_speculate=self._fast.speculates
+        )
 
     async def _drift(self, corpus: Sequence[Sequence[int]]) -> Drift:
         scores: list[list[float]] = []
@@ -106,30 +114,34 @@ class Admission:
         done = await self._run(engine, request)
         return [value for value in done.prompt_logprobs if value is not None]
 
-    async def _speculation(self, corpus: Sequence[Sequence[int]], limit: int) -> Speculation:
-        """Repeated texts, on which drafts are proposed, with and without them."""
+    async def _speculation(self, corpus: Sequence[Sequence[int]], limit: int, samples: int) -> Speculation:
+        """Outputs over an alphabet of three tokens, where what was said comes again and drafts are proposed."""
         engine = self._fast.engine
         before = engine.stats().drafts_proposed
         values: list[float] = []
         for tokens in corpus[:_SPECULATED_PROMPTS]:
-            part = list(tokens[: max(2, (limit - _JOINT - 2) // 3)])
-            prompt = [*part, *part, *part[: max(1, len(part) // 2)]]
-            arms = [await self._joint(prompt, speculate=with_drafts) for with_drafts in (True, False)]
+            prompt = tokens[: max(2, limit - _LENGTH)]
+            if not values:
+                await self._joint(prompt, _FEW, speculate=True)
+                if engine.stats().drafts_proposed == before:
+                    return Speculation(0, 0, 1.0)
+            arms = [
+                await self._joint(prompt, samples, speculate=with_drafts) for with_drafts in (True, False)
+            ]
             values.append(same_distribution(arms[0], arms[1]))
-            if engine.stats().drafts_proposed == before:
-                return Speculation(0, 0, 1.0)
-        return Speculation(
-            engine.stats().drafts_proposed - before, len(values), min(1.0, min(values) * len(values))
-        )
+        proposed = engine.stats().drafts_proposed - before
+        return Speculation(proposed, len(values), min(1.0, min(values) * len(values)))
 
-    async def _joint(self, prompt: Sequence[int], *, speculate: bool) -> list[tuple[int, ...]]:
-        sampling = Sampling(_JOINT + 1, top_k=4)
+    async def _joint(self, prompt: Sequence[int], samples: int, *, speculate: bool) -> list[tuple[int, ...]]:
+        """Two neighbouring tokens of each output, from its middle: drafts may lie before, on and behind them."""
+        alphabet = sorted(set(prompt))[:_ALPHABET]
+        sampling = Sampling(_LENGTH, logit_bias=tuple((token, _BIAS) for token in alphabet))
         requests = [
             self._request(prompt, sampling, seed=2 * number + speculate, speculate=speculate)
-            for number in range(_SAMPLES)
+            for number in range(samples)
         ]
         done = await gathered([self._run(self._fast.engine, request) for request in requests])
-        return [each.tokens[:_JOINT] for each in done]
+        return [each.tokens[_MIDDLE : _MIDDLE + 2] for each in done]
 
     async def _golden(self, tasks: Sequence[Task], trial: Trial) -> tuple[Paired, dict[str, float | None]]:
         scores: list[list[list[float]]] = []

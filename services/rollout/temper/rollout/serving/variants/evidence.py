@@ -4,7 +4,7 @@
   low-variance estimator of a KL divergence).
 * **non-inferiority**: success of the same tasks with the same seeds, paired. The one-sided 95 % bound of the mean
   difference over tasks must not lie below ``-margin``.
-* **speculation**: two-sample chi-square on the joint of two tokens, with and without drafts.
+* **speculation**: two-sample chi-square on the joint of two tokens, with and without drafts, where drafts are frequent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Speculation:
     """With drafts against without."""
 
     proposed: int
-    """Draft tokens verified; 0: the variant does not speculate, and there is nothing to test."""
+    """Draft tokens verified; 0: nothing was tested."""
     prompts: int
     """Tested."""
     p: float
@@ -142,8 +142,13 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
-def shortfalls(bounds: Bounds, found: Drift, golden: Paired, speculation: Speculation) -> list[str]:
-    """Why a variant is refused; empty when it is admitted. A comparison with NaN counts against it."""
+def shortfalls(
+    bounds: Bounds, found: Drift, golden: Paired, speculation: Speculation, *, must_speculate: bool = False
+) -> list[str]:
+    """Why a variant is refused; empty when it is admitted. A comparison with NaN counts against it.
+
+    ``must_speculate``: its settings ask for drafts, so that none proposed means that nothing was tested.
+    """
     wrong: list[str] = []
     if found.tokens < bounds.least_tokens:
         wrong.append(f"the corpus has {found.tokens} tokens; {bounds.least_tokens} are needed")
@@ -159,6 +164,8 @@ def shortfalls(bounds: Bounds, found: Drift, golden: Paired, speculation: Specul
             f"golden set: difference {golden.difference:+.4f} over {golden.tasks} tasks, lower bound {golden.low:+.4f} "
             f"below -{bounds.margin:g}"
         )
+    if must_speculate and not speculation.proposed:
+        wrong.append("speculation is asked for, but no draft was proposed: there is no evidence about it")
     if speculation.proposed and not speculation.p >= bounds.speculation_p:
         wrong.append(f"speculation changes the distribution: p = {speculation.p:.2g}")
     return wrong
