@@ -5,8 +5,9 @@ Elements of ``width`` bytes are compared; what is kept of those that differ is w
     kind (1 byte) | number of elements that differ (8) | bytes of the gaps (8) | gaps | values
 
 A gap is the number of equal elements before one that differs, in bytes of base 255: every 255 says "255 more", any other byte ends it.
-``overwrite`` stores the new elements as they are, ``xor`` what they differ by, byte plane after byte plane, deflated: numbers that
-moved a little share their high bytes, so most of those planes are zeros. The checks are the caller's: it knows the digests.
+``overwrite`` stores the new elements as they are, ``xor`` what they differ by, byte plane after byte plane, deflated together with the
+gaps: numbers that moved a little share their high bytes, so most of those planes are zeros. The checks are the caller's: it knows the
+digests.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def encode(base: Bytes, new: Bytes, *, width: int, kind: Kind) -> bytes | None:
     gaps = _write_gaps(np.diff(at, prepend=-1) - 1)
     values = after[at]
     if kind is Kind.XOR:
-        values = np.ascontiguousarray((values ^ before[at]).T)
-        stored = zlib.compress(values.tobytes(), _FASTEST)
+        planes = np.ascontiguousarray((values ^ before[at]).T)
+        body = zlib.compress(gaps + planes.tobytes(), _FASTEST)
     else:
-        stored = values.tobytes()
-    return _HEAD.pack(kind, at.size, len(gaps)) + gaps + stored
+        body = gaps + values.tobytes()
+    return _HEAD.pack(kind, at.size, len(gaps)) + body
 
 
 def apply(target: bytearray | memoryview, delta: Bytes, *, width: int) -> None:
@@ -57,16 +58,28 @@ def apply(target: bytearray | memoryview, delta: Bytes, *, width: int) -> None:
     try:
         kind, count, length = _HEAD.unpack_from(delta)
         body = memoryview(delta)[_HEAD.size :]
-        at = np.cumsum(_read_gaps(body[:length]) + 1) - 1
-        if len(at) != count or count == 0 or at[-1] >= len(elements):
+        if not 0 < count <= len(elements) or length > count + len(elements):
             raise Rejected("a delta does not fit what it is applied to")
         if Kind(kind) is Kind.XOR:
-            planes = np.frombuffer(zlib.decompress(body[length:]), np.uint8).reshape(width, count)
-            elements[at] ^= planes.T
+            body = memoryview(_inflated(body, length + count * width))
+        at = np.cumsum(_read_gaps(body[:length]) + 1) - 1
+        if len(at) != count or at[-1] >= len(elements):
+            raise Rejected("a delta does not fit what it is applied to")
+        if Kind(kind) is Kind.XOR:
+            elements[at] ^= np.frombuffer(body[length:], np.uint8).reshape(width, count).T
         else:
             elements[at] = np.frombuffer(body[length:], np.uint8).reshape(count, width)
     except (struct.error, zlib.error, ValueError) as broken:
         raise Rejected(f"not a delta: {broken}") from None
+
+
+def _inflated(packed: memoryview, size: int) -> bytes:
+    """Exactly ``size`` bytes; a stream that holds another number is no delta, and never takes more memory than that."""
+    stream = zlib.decompressobj()
+    data = stream.decompress(packed, size + 1)
+    if len(data) != size or not stream.eof:
+        raise Rejected("not a delta: it holds another number of bytes than it says")
+    return data
 
 
 def _elements(data: Bytes, width: int) -> NDArray[np.uint8]:
