@@ -88,11 +88,12 @@ class Desk:
 
     async def window(self, name: str, wait_s: float) -> OutputWindow:
         """A stream; a reader may come before what it reads, within `wait_s`. Raises Rejected."""
-        with contextlib.suppress(TimeoutError):
-            async with self._clock.timeout(wait_s):
-                while name not in self._windows:
-                    self._opened.clear()
-                    await self._opened.wait()
+        if name not in self._windows and wait_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with self._clock.timeout(wait_s):
+                    while name not in self._windows:
+                        self._opened.clear()
+                        await self._opened.wait()
         if name not in self._windows:
             raise Rejected(f"nothing streams as {name!r}", field="stream_id", hint="start it with stream")
         return self._windows[name]
