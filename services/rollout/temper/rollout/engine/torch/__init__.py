@@ -1,6 +1,11 @@
 """The default engine: plain torch on CPU, correct first.
 
-Who may know whom, from the bottom up: ``architecture`` (config.json -> shapes), ``rope``, ``weights`` (safetensors ->
-fused tensors), ``cache`` (where KV lies), ``model`` (one forward), ``sample`` (one draw), ``batch`` (which sequence is
-where, one step), ``engine`` (the thread, the futures).
+Who may know whom, from the bottom up:
+
+* what a policy is: ``architecture`` (config.json -> shapes), ``rope``, ``quant``, ``weights`` (safetensors -> fused tensors);
+* where KV lies: ``sizes``, ``blocks`` (the book of the pool), ``kv`` (its tensor), ``context`` (one sequence's rows and blocks);
+* who computes what: ``sequence``, ``roster`` (who is where), ``feed``, ``schedule`` (one step), ``drafts``;
+* the numbers: ``merge``, ``items``, ``pages``, ``attention``, ``model`` (one forward), ``sample`` (one draw);
+* all together: ``loop`` (one step after the other), ``fast`` (what the fast variant adds), ``memory`` and ``staging``
+  (loading), ``engine`` (the thread, the futures).
 """
