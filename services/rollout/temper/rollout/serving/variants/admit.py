@@ -28,7 +28,7 @@ from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected, Unavailable
 
 _SPECULATED_PROMPTS, _FEW = 4, 16
-_LENGTH, _MIDDLE, _ALPHABET = 12, 7, 3  # tokens
+_LENGTH, _JOINT, _ALPHABET = 8, 3, 3  # tokens
 _BIAS = 60.0  # to the logits: nothing else is drawn
 _REQUEST_S = 600.0  # each, from when it is submitted
 _AT_ONCE = 64
@@ -115,33 +115,39 @@ class Admission:
         return [value for value in done.prompt_logprobs if value is not None]
 
     async def _speculation(self, corpus: Sequence[Sequence[int]], limit: int, samples: int) -> Speculation:
-        """Outputs over an alphabet of three tokens, where what was said comes again and drafts are proposed."""
+        """Outputs over an alphabet of three tokens, behind all their triples.
+
+        Whatever is drawn has been there before, so drafts are proposed from the first step on; and all outputs of a prompt
+        share its one context, which is what gives the test its power.
+        """
         engine = self._fast.engine
         before = engine.stats().drafts_proposed
         values: list[float] = []
         for tokens in corpus[:_SPECULATED_PROMPTS]:
-            prompt = tokens[: max(2, limit - _LENGTH)]
+            alphabet = sorted(set(tokens))[:_ALPHABET]
+            triples = [token for triple in itertools.product(alphabet, repeat=3) for token in triple]
+            prompt = [*tokens, *triples][-max(2, limit - _LENGTH) :]
             if not values:
-                await self._joint(prompt, _FEW, speculate=True)
+                await self._joint(prompt, alphabet, _FEW, speculate=True)
                 if engine.stats().drafts_proposed == before:
                     return Speculation(0, 0, 1.0)
-            arms = [
-                await self._joint(prompt, samples, speculate=with_drafts) for with_drafts in (True, False)
-            ]
-            values.append(same_distribution(arms[0], arms[1]))
+            drafted = await self._joint(prompt, alphabet, samples, speculate=True)
+            plain = await self._joint(prompt, alphabet, samples, speculate=False)
+            values.append(same_distribution(drafted, plain))
         proposed = engine.stats().drafts_proposed - before
         return Speculation(proposed, len(values), min(1.0, min(values) * len(values)))
 
-    async def _joint(self, prompt: Sequence[int], samples: int, *, speculate: bool) -> list[tuple[int, ...]]:
-        """Two neighbouring tokens of each output, from its middle: drafts may lie before, on and behind them."""
-        alphabet = sorted(set(prompt))[:_ALPHABET]
+    async def _joint(
+        self, prompt: Sequence[int], alphabet: Sequence[int], samples: int, *, speculate: bool
+    ) -> list[tuple[int, ...]]:
+        """The first three tokens of each output; the longer output leaves room for drafts."""
         sampling = Sampling(_LENGTH, logit_bias=tuple((token, _BIAS) for token in alphabet))
         requests = [
             self._request(prompt, sampling, seed=2 * number + speculate, speculate=speculate)
             for number in range(samples)
         ]
         done = await gathered([self._run(self._fast.engine, request) for request in requests])
-        return [each.tokens[_MIDDLE : _MIDDLE + 2] for each in done]
+        return [each.tokens[:_JOINT] for each in done]
 
     async def _golden(self, tasks: Sequence[Task], trial: Trial) -> tuple[Paired, dict[str, float | None]]:
         scores: list[list[list[float]]] = []

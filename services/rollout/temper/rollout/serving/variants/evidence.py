@@ -4,7 +4,7 @@
   low-variance estimator of a KL divergence).
 * **non-inferiority**: success of the same tasks with the same seeds, paired. The one-sided 95 % bound of the mean
   difference over tasks must not lie below ``-margin``.
-* **speculation**: two-sample chi-square on the joint of two tokens, with and without drafts, where drafts are frequent.
+* **speculation**: two-sample chi-square on the joint of three tokens, with and without drafts, where drafts are frequent.
 """
 
 from __future__ import annotations
