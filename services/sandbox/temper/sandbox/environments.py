@@ -16,6 +16,7 @@ from typing import Any, cast
 from temper.api.common.v1 import common_pb2
 from temper.runtime.errors import Rejected, TemperError
 from temper.sandbox import bundle, manifest
+from temper.sandbox.verification import BadSpec, Spec, parse
 from temper.sandbox.workers import Settings, VerifierError, WorkerProcess, remove_homes
 
 Fetch = Callable[[common_pb2.BlobRef], Awaitable[bytes]]
@@ -113,9 +114,27 @@ class Environment:
             raise Rejected("the environment made a task without a prompt", field="env")
         return cast("list[dict[str, Any]]", views)
 
-    async def score(self, split: str, index: int, answer: str, transcript: list[dict[str, Any]]) -> float:
-        """A finite reward in the declared range. Raises VerifierError, Unavailable."""
-        request = {"op": "score", "split": split, "index": index, "answer": answer, "transcript": transcript}
+    async def verification(self, split: str, index: int, answer: str) -> Spec:
+        """How the final state of this task is judged. Raises VerifierError, Unavailable."""
+        request = {"op": "verification", "split": split, "index": index, "answer": answer}
+        try:
+            return parse(await self._call(request, self.manifest.verify_s))
+        except BadSpec as error:
+            raise VerifierError(str(error)) from error
+
+    async def score(
+        self,
+        split: str,
+        index: int,
+        answer: str,
+        transcript: list[dict[str, Any]],
+        run: dict[str, Any] | None = None,
+    ) -> float:
+        """A finite reward in the declared range; `run` is what the host saw of a verifier. Raises VerifierError, Unavailable."""
+        request: dict[str, Any] = {"op": "score", "split": split, "index": index}
+        request |= {"answer": answer, "transcript": transcript}
+        if run is not None:
+            request["run"] = run
         reward = await self._call(request, self.manifest.verify_s)
         low, high = self.manifest.reward_min, self.manifest.reward_max
         if not isinstance(reward, float) or not math.isfinite(reward):

@@ -7,6 +7,8 @@ service. Environments of one bundle that differ only in parameters share a proce
     {"op": "open", "digest", "params"}                              load `Environment(params)` under this digest
     {"op": "tasks", "digest", "split", "indices", "styles"}         prompts, tags, oracle actions
     {"op": "score", "digest", "split", "index", "answer", "transcript"}
+    {"op": "verification", "digest", "split", "index", "answer"}    how a final state is judged
+    {"op": "score", …, "run"}                                       with what the host saw of the verifier: `judge`
 """
 
 import importlib.util
@@ -47,6 +49,9 @@ class Worker:
                 return self._open(request["digest"], request["params"])
             case "tasks":
                 return self._view_tasks(request)
+            case "verification":
+                environment = self._environments[request["digest"]]
+                return environment.verification(self._asked(request), request["answer"])
             case _:
                 return self._score(request)
 
@@ -68,6 +73,9 @@ class Worker:
             self._tasks.popitem(last=False)
         return task
 
+    def _asked(self, request: wire.Message) -> Task:
+        return self._task(request["digest"], request["split"], request["index"])
+
     def _view_tasks(self, request: wire.Message) -> list[dict[str, Any]]:
         """Prompts and tags; never a task's private part, but for what its oracle does when asked."""
         styles = request["styles"] or [""] * len(request["indices"])
@@ -80,9 +88,12 @@ class Worker:
         return views
 
     def _score(self, request: wire.Message) -> Any:
-        task = self._task(request["digest"], request["split"], request["index"])
+        task, answer, transcript = self._asked(request), request["answer"], request["transcript"]
         environment = self._environments[request["digest"]]
-        reward = environment.score(task, request["answer"], request["transcript"])
+        if "run" in request:
+            reward = environment.judge(task, answer, transcript, request["run"])
+        else:
+            reward = environment.score(task, answer, transcript)
         return float(reward) if isinstance(reward, int | float) else reward
 
 

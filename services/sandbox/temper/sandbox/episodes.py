@@ -8,13 +8,14 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from temper.api.sandbox.v1 import sandbox_pb2
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected, Unavailable
 from temper.runtime.telemetry import get_logger
-from temper.sandbox import gateway, tools
+from temper.sandbox import gateway, tools, verification
 from temper.sandbox.convert import merge_limits, result_message
 from temper.sandbox.engine.base import CommandResult, Isolation, Limits, Sandbox
 from temper.sandbox.environments import Environment, EnvironmentHost, VerifierError
@@ -26,6 +27,20 @@ from temper.sandbox.state import End
 from temper.sandbox.tenancy import Purpose
 
 _KEPT_ANSWERS: Final = 4096
+_KEPT_FINALS: Final = 16
+"""Final states, at most 8 MiB each, kept while their verifier may be asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is left of an agent for its verifier. Example: `Remains(spec, {"answer.py": b"..."})`."""
+
+    spec: verification.Spec | None
+    """How it is judged; None if the environment failed to say."""
+    files: Mapping[str, bytes]
+    """What it made."""
+    error: VerifierError | Unavailable | None = None
+    """Why there is no spec."""
 
 
 class Episodes:
@@ -53,6 +68,7 @@ class Episodes:
         self._finishing: dict[str, asyncio.Task[sandbox_pb2.FinishResponse]] = {}
         self._gateway = gateway.Gateway(clock)
         self._answers: OrderedDict[str, str] = OrderedDict()
+        self._final: OrderedDict[str, Remains] = OrderedDict()
 
     async def materialize(self, request: sandbox_pb2.MaterializeRequest) -> sandbox_pb2.MaterializeResponse:
         """Prompts, tools and, when asked, oracle actions. Raises Rejected, Unavailable."""
@@ -145,24 +161,57 @@ class Episodes:
         return await asyncio.shield(task)
 
     async def _finish(self, request: sandbox_pb2.FinishRequest) -> sandbox_pb2.FinishResponse:
-        await self._host.end(request.session_id, End.RELEASED if request.abandon else End.FINISHED)
         started = self._clock.monotonic()
+        try:
+            final = None if request.abandon else await self._take_final(request)
+        finally:
+            await self._host.end(request.session_id, End.RELEASED if request.abandon else End.FINISHED)
         reply = sandbox_pb2.FinishResponse(host=self._host.name)
         if request.abandon:
             reply.infra_error = "abandoned"
         else:
-            await self._verify(request, reply)
+            await self._verify(request, reply, final)
             reply.verify_s = self._clock.monotonic() - started
             self._metrics.verify_s.observe(reply.verify_s)
         if not _transient(reply):  # a verifier that hung or died may do better when asked again
+            self._final.pop(request.session_id, None)
             await self._host.end(request.session_id, End.FINISHED, reply)
         return reply
 
-    async def _verify(self, request: sandbox_pb2.FinishRequest, reply: sandbox_pb2.FinishResponse) -> None:
+    async def _take_final(self, request: sandbox_pb2.FinishRequest) -> Remains | None:
+        """What the agent leaves for its verifier: all its processes are dead, then files come out. None if nothing is run."""
+        kept = self._final.get(request.session_id)
+        if kept is not None:
+            return kept
+        environment = await self._environments.open(request.env)
+        answer = self._answer(request)
+        if environment.manifest.verifier == "answer" or answer is None:
+            return None
+        try:
+            spec = await environment.verification(request.split, request.task_index, answer)
+        except (VerifierError, Unavailable) as error:
+            return Remains(None, {}, error)
+        found: dict[str, bytes] = {}
+        if self._host.sessions.find(request.session_id) is not None:
+            try:
+                found = await verification.collect(self._host.sandbox(request.session_id), spec)
+            except Unavailable as error:  # it died, and what it made with it
+                return Remains(None, {}, error)
+        final = self._final[request.session_id] = Remains(spec, found)
+        while len(self._final) > _KEPT_FINALS:
+            self._final.popitem(last=False)
+        return final
+
+    def _answer(self, request: sandbox_pb2.FinishRequest) -> str | None:
+        return request.answer if request.HasField("answer") else self._answers.get(request.session_id)
+
+    async def _verify(
+        self, request: sandbox_pb2.FinishRequest, reply: sandbox_pb2.FinishResponse, final: Remains | None
+    ) -> None:
         """Fill in the reward, or why there is none. A failure of the verifier is never a score."""
         environment = await self._environments.open(request.env)
         try:
-            reward = await self._score(environment, request)
+            reward = await self._score(environment, request, final)
         except VerifierError as error:
             reply.infra_error = f"verifier_error: {error}"
         except Unavailable as error:
@@ -179,12 +228,29 @@ class Episodes:
                 reason=reply.infra_error,
             )
 
-    async def _score(self, environment: Environment, request: sandbox_pb2.FinishRequest) -> float:
-        answer = request.answer if request.HasField("answer") else self._answers.get(request.session_id)
+    async def _score(
+        self, environment: Environment, request: sandbox_pb2.FinishRequest, final: Remains | None
+    ) -> float:
+        answer = self._answer(request)
         if answer is None:  # no answer is the agent's failure: the floor, by the contract
             return environment.manifest.reward_min
         transcript = [_entry(environment.manifest.tools, each) for each in request.transcript]
-        return await environment.score(request.split, request.task_index, answer, transcript)
+        run = await self._run(environment, request, final) if final is not None else None
+        return await environment.score(request.split, request.task_index, answer, transcript, run)
+
+    async def _run(
+        self, environment: Environment, request: sandbox_pb2.FinishRequest, final: Remains
+    ) -> dict[str, Any]:
+        """The verifier's command, in a sandbox that the agent never had. Raises VerifierError, Unavailable."""
+        if final.spec is None:
+            assert final.error is not None
+            raise final.error
+        limits = merge_limits(environment.manifest.limits(self._limits), sandbox_pb2.Limits())
+        name = f"{request.session_id}/verifier"
+        try:
+            return await verification.run(self._host.backend, name, final.spec, final.files, limits)
+        except verification.BadSpec as error:
+            raise VerifierError(str(error)) from error
 
     def _require_isolation(self, declared: Manifest) -> None:
         capabilities = self._host.backend.capabilities

@@ -51,6 +51,8 @@ class Manifest:
     """Packages that must be importable on the host."""
     trusted: bool = False
     """Whether it may run in a sandbox of weak isolation."""
+    verifier: str = "answer"
+    """"answer", or "tests" and "state": the final state is judged by a command in a fresh sandbox."""
     approve: tuple[str, ...] = ()
     """Patterns of tools whose calls need a person's word."""
     egress: egress_pb2.EgressPolicy = field(default_factory=egress_pb2.EgressPolicy)
@@ -93,6 +95,7 @@ def read(path: Path) -> Manifest:
         },
         requires=_requires(_table(table, "runtime").get("requires", [])),
         trusted=bool(_table(table, "runtime").get("trusted", False)),
+        verifier=str(_table(table, "verifier").get("kind", "answer")),
         approve=_texts(_table(table, "approval").get("tools", []), "approval.tools"),
         egress=_egress(_table(table, "network")),
     )
