@@ -1,6 +1,7 @@
 import json
 import tarfile
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from tests.unit.client.fakes import job, table, training
@@ -25,6 +26,7 @@ COMMANDS = (
     "report",
     "serve",
     "variant",
+    "plan",
 )
 
 
@@ -55,6 +57,15 @@ def test_a_model_is_served_by_the_rollout_service_only(temper, tmp_path):
     said = temper("serve", "rollout", "--port", "0")
     assert said.code == 2
     assert "belong to --model" in said.err
+
+
+def test_a_layout_is_planned_without_a_platform(temper, tmp_path):
+    config = Path(__file__).parents[3] / "examples/checkpoints/warmstart/config.json"
+    target = tmp_path / "launch.toml"
+    asked = ("--gpus", "2", "--context", "1024", "--batch", "8", "--write", str(target))
+    assert temper("plan", str(config), *asked).code == 0
+    assert "tensor_parallel" in target.read_text()
+    assert temper("plan", "/nowhere", "--gpus", "2", "--context", "1024").code == 2
 
 
 def test_a_mistake_in_a_job_file_is_told_without_a_traceback(ask, job_file):

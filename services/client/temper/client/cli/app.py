@@ -10,6 +10,7 @@ from temper.client.cli import (
     doctor,
     env,
     job,
+    plan,
     platform,
     policy,
     query,
@@ -31,7 +32,20 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
-    for group in (running, doctor, job, env, policy, platform, approvals, sandbox, query, config, variant):
+    for group in (
+        running,
+        doctor,
+        job,
+        env,
+        policy,
+        platform,
+        approvals,
+        sandbox,
+        query,
+        config,
+        variant,
+        plan,
+    ):
         group.register(app)
     app.register_install_completion_command()
     return app
