@@ -27,6 +27,7 @@ from temper.rollout.config import RolloutConfig
 from temper.rollout.engine.fake import FakeEngine as Sampler
 from temper.rollout.engine.made_up import Lengths
 from temper.rollout.metrics import RolloutMetrics
+from temper.rollout.permits import Permits
 from temper.rollout.policies import Policies
 from temper.rollout.sandbox import Sandboxes
 from temper.rollout.state import Worker
@@ -159,8 +160,12 @@ class Simulation:
         policies = Policies(bus, self._blobs, clock, worker, self._sampler, "rollout-1")
         sandboxes = Sandboxes(bus, clock, call_timeout_s=60, lease_s=60, host_wait_s=60)
         metrics = RolloutMetrics(new_registry())
+        permits = Permits(
+            config.worker.episodes, lambda: [engine.stats() for engine in policies.engines().values()]
+        )
         actor = RolloutActor(
-            config, bus, self._log, self._blobs, clock, worker, policies, sandboxes, metrics, "rollout-1"
+            *(config, bus, self._log, self._blobs, clock, worker, policies, sandboxes, permits, metrics),
+            "rollout-1",
         )
         self._stack.push_async_callback(policies.close)
         self._start(policies.watch())
