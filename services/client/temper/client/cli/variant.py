@@ -37,7 +37,7 @@ def admit(
     ] = None,
     set_: Annotated[
         tuple[str, ...],
-        Parameter(name="--set", help="What differs: serving.fast.engine={batch_invariant=false}."),
+        Parameter(name="--set", help='What differs, e.g. serving.fast.engine={quantisation="w8a8"}.'),
     ] = (),
 ) -> int:
     """Compare a fast variant with the standard one; exit 0 and a signed record if it is as good, else 1 and why."""

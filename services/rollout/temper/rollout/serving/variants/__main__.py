@@ -67,7 +67,7 @@ async def _admit(config: ServingSettings, arguments: argparse.Namespace) -> int:
             (fast_model, fast_engine_config(config)),
         ):
             engine = make_engine(engine_config, clock)
-            speculates = engine_config.model_dump().get("speculation", "none") != "none"
+            speculates = engine_config.speculation != "none"
             sides.append(Side(model, engine, variant_digest(model, engine_config), speculates))
             await engine.start()
             await engine.load(model.files(0))

@@ -73,6 +73,7 @@ class Admission:
     def __init__(self, standard: Side, fast: Side, clock: Clock) -> None:
         self._standard, self._fast, self._clock = standard, fast, clock
         self._places = asyncio.Semaphore(_AT_ONCE)
+        self._seeds = itertools.count()  # each draw of the test of speculation is independent of all others
 
     async def decide(self, trial: Trial) -> tuple[Record, list[str]]:
         """The record, and why the variant is refused: the record counts only when that list is empty."""
@@ -143,8 +144,8 @@ class Admission:
         """The first three tokens of each output; the longer output leaves room for drafts."""
         sampling = Sampling(_LENGTH, logit_bias=tuple((token, _BIAS) for token in alphabet))
         requests = [
-            self._request(prompt, sampling, seed=2 * number + speculate, speculate=speculate)
-            for number in range(samples)
+            self._request(prompt, sampling, seed=next(self._seeds), speculate=speculate)
+            for _ in range(samples)
         ]
         done = await gathered([self._run(self._fast.engine, request) for request in requests])
         return [each.tokens[:_JOINT] for each in done]
