@@ -32,9 +32,8 @@ _ENFORCED: Final = (
 )
 _MASKED: Final = (
     *("/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
-    *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/kmsg", "/proc/config.gz", "/sys"),
+    *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/config.gz", "/sys", "/dev/mqueue"),
 )
-_MASKED_SHARED_MEMORY: Final = 64 << 10
 
 
 class DockerBackend(ContainerBackend):
@@ -185,7 +184,7 @@ class DockerBackend(ContainerBackend):
             read_only=True,
             runtime=self._runtime or None,
             security_opt=["no-new-privileges:true", f"seccomp={json.dumps(refused.profile())}"],
-            shm_size=_MASKED_SHARED_MEMORY,
+            shm_size=limits.disk_bytes,
             tmpfs={tree: _tmpfs(tree, uid, limits) for tree in TREES},
             ulimits=[
                 Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),

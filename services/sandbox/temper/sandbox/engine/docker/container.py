@@ -27,8 +27,9 @@ TREES: Final = ("/work", "/tmp")  # noqa: S108 - the sandbox's own
 _SWEEP_S: Final = 10.0
 _SWEEP_POLL_S: Final = 0.005
 _DEATH_POLL_S: Final = 1.0
-# The engine puts its own name for the container there.
-_START: Final = 'unset HOSTNAME; exec "$@"'
+# The engine puts its own name for the container into a variable. Whoever has no login uid may choose one, and so sign the kernel's
+# audit records as somebody else: it is settled here, once and for all that comes after.
+_START: Final = 'unset HOSTNAME; { echo "$1" > /proc/self/loginuid; } 2>/dev/null; shift; exec "$@"'
 
 
 class DockerContainer:
@@ -126,7 +127,7 @@ class DockerContainer:
             made: dict[str, Any] = await self._client.call(
                 self._client.api.exec_create,
                 self._name,
-                ["/bin/sh", "-c", _START, "start", *argv],
+                ["/bin/sh", "-c", _START, "start", str(self._uid), *argv],
                 stdin=stdin,
                 user=f"{self._uid}:{self._uid}",
                 workdir="/work",

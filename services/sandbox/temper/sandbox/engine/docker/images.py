@@ -131,6 +131,7 @@ def _host_root(uids: Sequence[int]) -> bytes:
         for name in _LINKS:
             path = Path("/") / name
             _add(out, name, tarfile.SYMTYPE if path.is_symlink() else tarfile.DIRTYPE, f"usr/{name}")
+        _add(out, "var/tmp", tarfile.SYMTYPE, "/tmp")  # noqa: S108 - the sandbox's own
         etc = Path(scratch) / "etc"
         etc.mkdir()
         root.write_etc(scratch, uids)
