@@ -109,16 +109,17 @@ def _shared_suffix(tokens: Sequence[int], said: Sequence[int], end: int) -> int:
     return length
 
 
+_LENGTHS = (1, 3, 7)  # few widths, since rows of equal width are attended in one call
+
+
 @dataclass(slots=True)
 class Pace:
-    """How long a sequence's next draft should be: doubled by a draft that was right to its end, cut by one that was not.
+    """How long a sequence's next draft should be: longer after one that was right to its end, shorter after another.
 
     After a draft of which nothing was right, as many steps as drafts in a row failed are taken without one.
     """
 
-    most: int
-    """Longest draft."""
-    length: int = 2
+    length: int = 3
     """Tokens worth guessing now."""
     failures: int = 0
     """Drafts in a row of which nothing was accepted."""
@@ -143,9 +144,9 @@ class Pace:
         while right < len(came) and came[right] == draft[right]:
             right += 1
         if right == len(draft):
-            self.length = min(self.most, max(self.length, 2 * right))
+            self.length = next((length for length in _LENGTHS if length > self.length), _LENGTHS[-1])
         else:
-            self.length = right + 1
+            self.length = max(length for length in _LENGTHS if length <= right + 1)
         self.failures = 0 if right else min(self.failures + 1, 16)
         self.rest = self.failures
 
@@ -165,8 +166,6 @@ class Drafts:
 
     kind: str
     """``ngram`` or ``suffix``."""
-    most: int = 8
-    """Longest draft, in tokens."""
     tables: int = 256
     """Suffix tables kept; the group that was silent for longest is forgotten."""
     _writers: dict[str, _Writer] = field(default_factory=dict)
@@ -191,7 +190,7 @@ class Drafts:
         self._writers.pop(request_id, None)
 
     def _open(self, request_id: str, group: str) -> _Writer:
-        pace = Pace(self.most)
+        pace = Pace()
         if self.kind == "ngram":
             return _Writer(pace, NGrams())
         key = group or request_id
