@@ -229,7 +229,7 @@ async def test_a_dead_thread_fails_whoever_waits(llama: Any, monkeypatch: pytest
     def die() -> None:
         raise Unavailable("a failure in a step")
 
-    engine._post(die)
+    engine._inbox.post(die)
     with pytest.raises(Unavailable, match="stopped before"):
         await pending
     await asyncio.to_thread(engine._thread.join)

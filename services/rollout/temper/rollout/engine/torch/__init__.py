@@ -7,5 +7,5 @@ Who may know whom, from the bottom up:
 * who computes what: ``sequence``, ``roster`` (who is where), ``feed``, ``schedule`` (one step), ``drafts``;
 * the numbers: ``merge``, ``items``, ``pages``, ``attention``, ``model`` (one forward), ``sample`` (one draw);
 * all together: ``loop`` (one step after the other), ``fast`` (what the fast variant adds), ``memory`` and ``staging``
-  (loading), ``engine`` (the thread, the futures).
+  (loading), ``inbox`` and ``engine`` (the thread, the futures).
 """

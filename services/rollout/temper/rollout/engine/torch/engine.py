@@ -10,10 +10,8 @@ import asyncio
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
 
@@ -29,6 +27,7 @@ from temper.rollout.engine.base import (
     SwapReport,
 )
 from temper.rollout.engine.torch.fast import Fast
+from temper.rollout.engine.torch.inbox import Inbox, settle
 from temper.rollout.engine.torch.loop import Loop
 from temper.rollout.engine.torch.memory import Budget, longest_context
 from temper.rollout.engine.torch.model import Model
@@ -40,11 +39,6 @@ from temper.runtime.errors import Rejected, Unavailable
 # The interpreter's switch interval while stepping, in seconds. A step is some hundred short torch calls, each of which
 # gives up the interpreter lock; at the default of 5 ms a busy event loop would make every one of them wait that long.
 _SWITCH_INTERVAL = 0.0002
-
-_EDGE_S = 60.0  # far longer than any step; passes only when the step thread has died or hangs
-
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -84,13 +78,9 @@ class TorchEngine:
         self._steps: Loop | None = None  # belongs to the thread once it exists
         self._pending: _Swap | None = None  # the thread's too
         self._desk = Desk(self._limits.max_context)
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = threading.Condition()
+        self._inbox = Inbox()
         self._swapping = asyncio.Lock()
-        self._edges: set[asyncio.Future[Any]] = set()  # who waits for the thread
-        self._closing = False
         self._busy_seconds = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="rollout-engine", daemon=True)
 
     @property
@@ -111,15 +101,13 @@ class TorchEngine:
 
     async def start(self) -> None:
         """Start the step thread."""
-        self._loop = asyncio.get_running_loop()
+        self._inbox.loop = asyncio.get_running_loop()
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._thread.start()
 
     async def close(self) -> None:
         """Abort what runs and end the thread."""
-        self._closing = True
-        with self._wake:
-            self._wake.notify()
+        self._inbox.close()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
 
@@ -149,7 +137,7 @@ class TorchEngine:
             )
             self._desk.open(limits.max_context, model.shape.vocab)
             steps = Loop(model, limits, self._budget.units, self._fast)
-            self._post(lambda: self._build(steps))
+            self._inbox.post(lambda: self._build(steps))
         self._staged[files.version] = weights
 
     async def swap(self, version: int, policy: SwapPolicy = SwapPolicy.KEEP) -> SwapReport:
@@ -168,29 +156,30 @@ class TorchEngine:
 
     async def pause(self) -> None:
         """Stop stepping at the next step edge."""
-        await self._at_edge(lambda: self._set_paused(True), "not paused")
+        await self._inbox.at_edge(lambda: self._set_paused(True), "not paused")
 
     async def resume(self) -> None:
         """Step again."""
-        await self._at_edge(lambda: self._set_paused(False), "not resumed")
+        await self._inbox.at_edge(lambda: self._set_paused(False), "not resumed")
 
     def submit(self, request: Request, sink: Sink | None = None) -> asyncio.Future[Completion]:
         """Queue a request."""
-        if self._loop is None or self._model is None or not self._thread.is_alive():
+        loop = self._inbox.loop
+        if loop is None or self._model is None or not self._thread.is_alive():
             raise Unavailable("engine: no policy is loaded, or the engine has stopped")
-        future = self._desk.register(request, self._loop, self.cancel, sink)
-        self._post(lambda: self._existing.add(request, watched=sink is not None))
+        future = self._desk.register(request, loop, self.cancel, sink)
+        self._inbox.post(lambda: self._existing.add(request, watched=sink is not None))
         return future
 
     def cancel(self, request_id: str) -> None:
         """Finish with reason ``abort``."""
         if self._desk.is_open(request_id):
-            self._post(lambda: self._existing.cancel(request_id))
+            self._inbox.post(lambda: self._existing.cancel(request_id))
 
     def release(self, request_id: str) -> None:
         """Drop a kept sequence."""
         if self._desk.forget(request_id):
-            self._post(lambda: self._existing.schedule.release(request_id))
+            self._inbox.post(lambda: self._existing.schedule.release(request_id))
 
     def stats(self) -> Stats:
         """Counters, read without a lock: each is one integer, and a step's worth of skew is harmless."""
@@ -231,16 +220,16 @@ class TorchEngine:
     async def _apply(self, weights: Weights, policy: SwapPolicy) -> int:
         """Have the thread swap; returns how many sequences go on."""
         if policy is not SwapPolicy.WAIT:
-            return await self._at_edge(
+            return await self._inbox.at_edge(
                 lambda: self._existing.swap(weights, policy), f"version {weights.version} is not current"
             )
         swap = _Swap(weights, asyncio.get_running_loop().create_future())
-        self._post(lambda: self._hold_for(swap))
+        self._inbox.post(lambda: self._hold_for(swap))
         late = f"sequences run for over {self._swap_wait:g} s, version {weights.version} is not current"
         try:
-            return await self._await(swap.done, self._swap_wait, late)
+            return await self._inbox.wait_for(swap.done, self._swap_wait, late)
         except Unavailable:
-            await self._at_edge(lambda: self._give_up(swap), late)
+            await self._inbox.at_edge(lambda: self._give_up(swap), late)
             if swap.done.done():  # it came through at the last moment
                 return swap.done.result()
             raise
@@ -259,62 +248,28 @@ class TorchEngine:
             return False
         self._give_up(swap)
         running = steps.swap(swap.weights, SwapPolicy.WAIT)
-        self._tell(lambda: _settle(swap.done, running))
+        self._inbox.tell(lambda: settle(swap.done, running))
         return True
-
-    async def _at_edge(self, work: Callable[[], T], otherwise: str) -> T:
-        """Run something on the thread, between two steps."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def run() -> None:
-            result = work()
-            self._tell(lambda: _settle(done, result))
-
-        self._post(run)
-        return await self._await(done, _EDGE_S, f"no step edge within {_EDGE_S:g} s, {otherwise}")
-
-    async def _await(self, done: asyncio.Future[T], seconds: float, otherwise: str) -> T:
-        """Wait for the thread; its death ends the wait at once."""
-        if not self.alive:
-            raise Unavailable("engine: it is not started, or has stopped")
-        self._edges.add(done)
-        try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.shield(done)
-        except TimeoutError:
-            raise Unavailable(f"engine: {otherwise}") from None
-        finally:
-            self._edges.discard(done)
-
-    def _post(self, work: Callable[[], None]) -> None:
-        with self._wake:
-            self._inbox.append(work)
-            self._wake.notify()
 
     def _run(self) -> None:
         """The thread: setup, running, teardown."""
         torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode():
-                while not self._closing:
+                while not self._inbox.closing:
                     self._turn()
-                self._do_posted()
+                self._inbox.run()
                 if self._steps is not None:
                     self._steps.cancel_all()
                     self._deliver(self._steps)
         finally:
             # Reached by a failure too: whoever waits learns it at once, the traceback goes to threading.excepthook.
-            self._tell(self._fail_all)
-
-    def _fail_all(self) -> None:
-        self._desk.fail_all()
-        for edge in self._edges:
-            if not edge.done():
-                edge.set_exception(Unavailable("engine: stopped before the next step edge"))
+            self._inbox.tell(self._desk.fail_all)
+            self._inbox.fail()
 
     def _turn(self) -> None:
         """What was posted, one step, what came out."""
-        self._do_posted()
+        self._inbox.run()
         steps = self._steps
         begun = time.perf_counter()
         stepped = swapped = False
@@ -327,14 +282,7 @@ class TorchEngine:
             self._busy_seconds += time.perf_counter() - begun
         if stepped or swapped:
             return
-        with self._wake:
-            self._wake.wait_for(lambda: self._inbox or self._closing, timeout=self._patience())
-
-    def _do_posted(self) -> None:
-        with self._wake:
-            posted, self._inbox = self._inbox, deque()
-        for work in posted:
-            work()
+        self._inbox.sleep(self._patience())
 
     def _patience(self) -> float | None:
         """Seconds to wait for work: until the next deadline, if anyone waits."""
@@ -345,13 +293,4 @@ class TorchEngine:
     def _deliver(self, steps: Loop) -> None:
         emitted, finished = steps.drain()
         if emitted or finished:
-            self._tell(lambda: (self._desk.emit(emitted), self._desk.resolve(finished)))
-
-    def _tell(self, work: Callable[[], object]) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(work)
-
-
-def _settle(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
+            self._inbox.tell(lambda: (self._desk.emit(emitted), self._desk.resolve(finished)))
