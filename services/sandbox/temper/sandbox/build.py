@@ -115,8 +115,7 @@ def _egress(context: Context[SandboxConfig], gatekeeper: Gatekeeper) -> EgressDe
     """Proxies for sessions that ask for a network, and an event for each attempt that they refuse."""
     config = context.config.egress
     secrets = {
-        name: Secret(each.header, each.file, tuple(each.hosts), each.prefix)
-        for name, each in config.secrets.items()
+        each.name: Secret(each.header, each.file, tuple(each.hosts), each.prefix) for each in config.secrets
     }
     try:
         internal = tuple(ipaddress.ip_network(each) for each in config.internal)

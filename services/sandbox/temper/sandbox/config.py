@@ -70,6 +70,8 @@ class ApprovalsConfig(Section):
 class SecretConfig(Section):
     """A header that is put into requests for some names."""
 
+    name: str = Field(min_length=1)
+    """Name that rules use."""
     header: str = Field(min_length=1, pattern=r"[A-Za-z0-9-]+")
     """Name of the header."""
     file: Path
@@ -87,8 +89,8 @@ class EgressConfig(Section):
     """Whether a policy may be "open": any public name."""
     internal: list[str] = []
     """Networks, e.g. "10.1.0.0/16", that allowed names may lead into although they are not public."""
-    secrets: dict[str, SecretConfig] = {}
-    """Secrets by the name that rules use."""
+    secrets: list[SecretConfig] = []
+    """Secrets that are put into requests outside the sandbox."""
 
 
 BackendName = Literal["namespaces", "bubblewrap", "docker", "gvisor", "kubernetes", "process", "fake"]
