@@ -1,5 +1,6 @@
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -106,6 +107,41 @@ def test_announced_steps_are_made_again_from_groups_that_were_quarantined_since(
         book.arrive(Arrival(str(index), index, f"j-{index}", variant="bad"))
     assert run_step(book) == [0, 1]
     assert book.dropped == {Drop.REVOKED: 2}
+
+
+def refilling(refills, **more):
+    return ledger(Phase(steps=3, groups_per_step=2, max_staleness=1, ages=True, refills=refills), **more)
+
+
+def flat(index, **more):
+    return replace(group(index, **more), flat=True)
+
+
+def test_groups_without_a_difference_are_dropped_up_to_the_limit_of_a_step():  # DAPO's dynamic sampling, bounded
+    book = refilling(2)
+    assert [book.arrive(flat(index)) for index in range(3)] == [
+        Verdict.DROPPED,
+        Verdict.DROPPED,
+        Verdict.PENDING,
+    ]
+    assert book.dropped == {Drop.FLAT: 2}
+    book.arrive(group(3))
+    assert run_step(book) == [2, 3]
+    assert book.arrive(flat(4, version=1)) is Verdict.DROPPED, "the next step has its own"
+    assert balance(book, 5)
+
+
+def test_without_dynamic_sampling_they_are_trained_on():
+    book = refilling(0)
+    assert book.arrive(flat(0)) is Verdict.PENDING
+
+
+def test_groups_of_an_announced_step_are_not_refilled_after_a_crash():
+    book = refilling(4)
+    book.redo([("j-0", "j-1")])
+    assert book.arrive(flat(0)) is Verdict.PENDING
+    book.arrive(group(1))
+    assert run_step(book) == [0, 1]
 
 
 def test_demonstrations_never_get_stale():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import Engine, StepOutcome
+from temper.trainer.intake import FLAT
 from temper.trainer.judging import opinion, rewarded, trusted
 from temper.trainer.plan import PhasePlan
 from temper.trainer.samples import Batch, Sample, scores
@@ -24,7 +25,18 @@ def train(engine: Engine, phase: PhasePlan, samples: Sequence[Sample], phase_ste
     outcome = engine.step(batch, phase.algorithm, phase.settings, phase.tuned(phase_step))
     if phase.refreshes(phase_step):
         said |= _refreshed(engine, phase, samples, phase_step)
+    if phase.algorithm.needs_reward:
+        said["flat_groups"] = float(flat(samples))
     return replace(outcome, metrics={**outcome.metrics, **said})
+
+
+def flat(samples: Sequence[Sample]) -> int:
+    """Tasks whose valid samples all earned the same: what a step carried along without learning from it."""
+    rewards: dict[int, list[float]] = {}
+    for sample in samples:
+        if sample.valid:
+            rewards.setdefault(sample.group, []).append(sample.reward)
+    return sum(max(found) - min(found) <= FLAT for found in rewards.values())
 
 
 def _refreshed(

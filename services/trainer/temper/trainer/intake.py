@@ -18,6 +18,7 @@ from temper.trainer.samples import Sample
 from temper.trainer.state import Arrival, Drop
 
 USABLE = (common.SAMPLE_CLASS_SCORED, common.SAMPLE_CLASS_AGENT_FAILED)
+FLAT = 1e-6  # rewards that span no more have nothing to teach
 NO_REWARD = "NO_REWARD"
 INVALID_TOKENS = "INVALID_TOKENS"
 
@@ -38,9 +39,19 @@ def arrival(record: LogRecord) -> tuple[Arrival, GroupRecord]:
             ),
             dropped=_dropped(group),
             variant=group.env.digest,
+            flat=_flat(group),
         ),
         group,
     )
+
+
+def _flat(group: GroupRecord) -> bool:
+    """Whether the usable samples of every task of the group earned the same: there is nothing to compare."""
+    by_task: dict[int, list[float]] = {}
+    for sample in group.samples:
+        if sample.sample_class in USABLE and sample.HasField("reward"):
+            by_task.setdefault(sample.task_index, []).append(sample.reward)
+    return all(max(rewards) - min(rewards) <= FLAT for rewards in by_task.values())
 
 
 def _dropped(group: GroupRecord) -> Drop | None:

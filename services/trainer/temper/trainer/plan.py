@@ -148,6 +148,7 @@ def _phase(spec: PhaseSpec, path: str, shares: Mapping[str, float]) -> PhasePlan
             groups_per_step=spec.groups_per_step,
             max_staleness=spec.max_staleness,
             ages=spec.source == PURPOSE_TRAIN,
+            refills=_refills(settings, spec.groups_per_step),
         ),
         publish_every=spec.publish_every,
         snapshot_every=spec.snapshot_every or 1,
@@ -156,6 +157,12 @@ def _phase(spec: PhaseSpec, path: str, shares: Mapping[str, float]) -> PhasePlan
         teacher=dict(spec.teacher.files),
         shares=shares,
     )
+
+
+def _refills(settings: Settings, groups: int) -> int:
+    """Groups without a difference that may be dropped for one step."""
+    wanted = settings.params.get("dynamic_sampling", 0.0) >= 1.0
+    return int(settings["refill_limit"] * groups) if wanted else 0
 
 
 def model_config(spec: ModelSpec) -> Mapping[str, Any]:

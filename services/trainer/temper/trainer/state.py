@@ -29,6 +29,7 @@ class Drop(StrEnum):
     INVALID = "DROP_REASON_INVALID"
     LATE = "DROP_REASON_LATE"
     CORRUPT = "DROP_REASON_CORRUPT"
+    FLAT = "DROP_REASON_FLAT"
 
 
 class Verdict(StrEnum):
@@ -49,6 +50,8 @@ class Phase:
     max_staleness: int
     ages: bool
     """False for demonstrations: they come from no policy version and never get stale."""
+    refills: int = 0
+    """Groups without a difference that may be dropped while one step is collected, for others to come; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Arrival:
     """Set when the record itself says that the group will not come, or that nothing in it can be used."""
     variant: str = ""
     """Content digest of its environment."""
+    flat: bool = False
+    """Whether all its samples earned the same."""
 
 
 @dataclass(slots=True)
@@ -91,6 +96,8 @@ class Ledger:
     pending: dict[int, Arrival] = field(default_factory=dict[int, Arrival])
     withdrawn: set[str] = field(default_factory=set[str])
     """Environments that are not trained on for now, by digest. Not in snapshots: whoever withdraws says so again."""
+    refilled: int = 0
+    """Groups dropped for want of a difference since the last step. Not in snapshots: a crash only allows for more."""
     _unsettled: deque[tuple[str, int | None]] = field(default_factory=deque[tuple[str, int | None]])
     _redo: deque[tuple[str, ...]] = field(default_factory=deque[tuple[str, ...]])
 
@@ -114,8 +121,16 @@ class Ledger:
             return self.drop(index, arrival.dropped)
         if self.finished or arrival.phase < self.phase:
             return self.drop(index, Drop.LATE)
-        reason = self._unusable(arrival)
-        return self.drop(index, reason) if reason else Verdict.PENDING
+        if reason := self._unusable(arrival):
+            return self.drop(index, reason)
+        if (
+            arrival.flat
+            and self.refilled < self._phase_of(arrival).refills
+            and not self._was_announced(arrival)
+        ):
+            self.refilled += 1
+            return self.drop(index, Drop.FLAT)
+        return Verdict.PENDING
 
     def withdraw(self, variant: str) -> None:
         """An environment was quarantined: its waiting groups are dropped at the next ``take``, later ones on arrival."""
@@ -162,12 +177,15 @@ class Ledger:
 
     def _unusable(self, arrival: Arrival) -> Drop | None:
         """Why a waiting group may not be trained on now; what was announced has been trained on already."""
-        if any(arrival.group_id in step for step in self._redo):
+        if self._was_announced(arrival):
             return None
         if arrival.variant in self.withdrawn:
             return Drop.REVOKED
         stale = self.staleness(arrival) > self._phase_of(arrival).max_staleness
         return Drop.STALE if stale else None
+
+    def _was_announced(self, arrival: Arrival) -> bool:
+        return any(arrival.group_id in step for step in self._redo)
 
     def take(self) -> list[Arrival]:
         """The groups of the next step, oldest first, or nothing while too few are there. They stay pending until ``commit``."""
@@ -197,6 +215,7 @@ class Ledger:
             self.consumed += 1
         if self._redo:
             self._redo.popleft()
+        self.refilled = 0
         self.step += 1
         self.phase_step += 1
         self.version += published

@@ -8,6 +8,6 @@ ALGORITHM = algorithm(
     "dapo",
     "GRPO with clip bounds 0.2 / 0.28.",
     clipped,
-    params={**CLIPPED, "clip_high_delta": Param(0.28, 0.0, 100.0)},
+    params={**CLIPPED, "clip_high_delta": Param(0.28, 0.0, 100.0), "dynamic_sampling": Param(1, 0, 1)},
     checks=check_clip,
 )

@@ -69,8 +69,10 @@ COMMON: Mapping[str, Param] = {
     "off_policy_delta": Param(0.0, 0.0, 20.0),
     "overlong_length": Param(0, 0, 1e7),
     "overlong_buffer": Param(0, 0, 1e7),
+    "dynamic_sampling": Param(0, 0, 1),
+    "refill_limit": Param(3, 0, 100),
 }
-"""``top_entropy`` (share of tokens kept), ``off_policy_delta`` and ``overlong_*`` are off at 0."""
+"""``dynamic_sampling`` drops groups without a difference while a step is collected, up to ``refill_limit`` times its size. ``top_entropy`` (share of tokens kept), ``off_policy_delta`` and ``overlong_*`` are off at 0."""
 CLIP: Mapping[str, Param] = {
     "clip_low_delta": Param(0.2, 0.0, 1.0),
     "clip_high_delta": Param(0.2, 0.0, 100.0),

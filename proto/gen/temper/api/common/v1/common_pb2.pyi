@@ -33,6 +33,7 @@ class DropReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DROP_REASON_INVALID: _ClassVar[DropReason]
     DROP_REASON_LATE: _ClassVar[DropReason]
     DROP_REASON_CORRUPT: _ClassVar[DropReason]
+    DROP_REASON_FLAT: _ClassVar[DropReason]
 
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -61,6 +62,7 @@ DROP_REASON_REVOKED: DropReason
 DROP_REASON_INVALID: DropReason
 DROP_REASON_LATE: DropReason
 DROP_REASON_CORRUPT: DropReason
+DROP_REASON_FLAT: DropReason
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
