@@ -5,7 +5,7 @@ Standard is fp32 without drafts. Fast is int8 (W8A8) with drafts from the group'
 this process, in turns A B A B, and the ratio of tokens per second is the median over turns. Random weights, decoded
 greedily, fall into loops: that is the repetition. Drafts alone, without int8, must not change a single token: checked.
 
-    python -m bench.rollout_speculation        8 layers, width 512 (about 30M parameters), 16 requests, 4 slots
+    python -m bench.rollout_speculation        8 layers, width 512 (about 30M parameters), 12 requests, 4 slots
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from temper.rollout.engine.torch.engine import TorchEngine
 from temper.rollout.engine.torch.fast import Fast
 
 FLOOR, GOOD = 2.0, 4.0
-GROUPS, MEMBERS, SLOTS, OUTPUT = 4, 4, 4, 192
+GROUPS, MEMBERS, SLOTS, OUTPUT = 3, 4, 4, 128
 
 VARIANTS = {
     "standard": Fast(),
