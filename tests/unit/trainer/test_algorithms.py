@@ -464,6 +464,12 @@ def test_no_length_is_too_long_when_nothing_was_said():
         ("grpo", {"kl_target": 0.1}, {}, "kl_target"),
         ("grpo", {"dual_clip": 0.5}, {}, "dual_clip"),
         ("dapo", {"overlong_length": 10}, {}, "overlong_buffer"),
+        (
+            "grpo",
+            {"overlong_filter": 1, "overlong_length": 10, "overlong_buffer": 5},
+            {},
+            "overlong_filter",
+        ),
         ("dapo", {"overlong_length": 10, "overlong_buffer": 20}, {}, "overlong_buffer"),
         ("decoupled_ppo", {}, {"correction": "bypass"}, "correction"),
         ("ppo", {}, {"advantage": "grpo"}, "advantage"),

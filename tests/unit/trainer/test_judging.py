@@ -131,6 +131,17 @@ def test_a_reward_model_leaves_the_job_at_the_end_of_its_phase():
     assert rlhf(rm_refresh=1)[1].leaves_judge(4)
 
 
+@pytest.mark.parametrize("filtered", [0, 1])
+def test_samples_that_were_cut_off_count_for_others_and_not_for_themselves(filtered):
+    (only,) = plan(spec(phase(algorithm_params={"overlong_filter": filtered})))
+    engine = FakeEngine()
+    engine.build(model_config(model()), seed=3)
+    samples = [sample(1.0, actions=2), replace(sample(0.0, actions=5), truncated=True)]
+    outcome = train(engine, only, samples, 0)
+    assert outcome.tokens == (2 if filtered else 7)
+    assert outcome.metrics.get("overlong_filtered") == (1.0 if filtered else None)
+
+
 def test_a_teacher_and_its_phase_start_are_plain_data():
     assert PhaseStart().teacher is None
     assert json.dumps(PhaseStart().kl_beta) == "0.0"

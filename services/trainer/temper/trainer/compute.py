@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import Engine, StepOutcome
 from temper.trainer.intake import FLAT
@@ -21,6 +23,9 @@ def train(engine: Engine, phase: PhasePlan, samples: Sequence[Sample], phase_ste
         weight = trusted(found, phase.settings)
         rewards, said = rewarded(samples, found, weight), found.metrics(weight)
     advantages = phase.algorithm.advantages(scores(rewards), phase.settings)
+    if phase.settings.params.get("overlong_filter", 0.0) >= 1.0:
+        rewards = [silenced(sample) if sample.truncated else sample for sample in rewards]
+        said["overlong_filtered"] = float(sum(sample.truncated and sample.valid for sample in samples))
     batch = Batch(rewards, advantages, phase.shares, phase_step)
     outcome = engine.step(batch, phase.algorithm, phase.settings, phase.tuned(phase_step))
     if phase.refreshes(phase_step):
@@ -28,6 +33,11 @@ def train(engine: Engine, phase: PhasePlan, samples: Sequence[Sample], phase_ste
     if phase.algorithm.needs_reward:
         said["flat_groups"] = float(flat(samples))
     return replace(outcome, metrics={**outcome.metrics, **said})
+
+
+def silenced(sample: Sample) -> Sample:
+    """The sample without a word in the gradient; its reward has counted for the others' advantages."""
+    return replace(sample, mask=np.zeros_like(sample.mask))
 
 
 def flat(samples: Sequence[Sample]) -> int:

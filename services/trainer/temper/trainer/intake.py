@@ -17,6 +17,7 @@ from temper.runtime.log.base import LogRecord
 from temper.trainer.samples import Sample
 from temper.trainer.state import Arrival, Drop
 
+CUT_OFF = (common.FINISH_REASON_LENGTH, common.FINISH_REASON_TOOL_LIMIT)
 USABLE = (common.SAMPLE_CLASS_SCORED, common.SAMPLE_CLASS_AGENT_FAILED)
 FLAT = 1e-6  # rewards that span no more have nothing to teach
 NO_REWARD = "NO_REWARD"
@@ -97,7 +98,8 @@ def _sample(
     if reason:  # an empty sample counts in reports and cannot reach a gradient
         ids, mask, logprobs = ids[:0], mask[:0], logprobs[:0]
     reward = summary.reward if summary.HasField("reward") else math.nan
-    return Sample(ids, mask, logprobs, reward, not reason, group, domain, reason)
+    cut = summary.finish_reason in CUT_OFF
+    return Sample(ids, mask, logprobs, reward, not reason, group, domain, reason, cut)
 
 
 def fault(summary: SampleSummary, tokens: SampleTokens, *, needs_reward: bool) -> str:

@@ -38,6 +38,8 @@ class Sample:
     """Domain of the job's mix."""
     reason: str = ""
     """Why it is not valid: a sample class or a fault found in the arrays."""
+    truncated: bool = False
+    """Whether a limit on tokens or turns cut it off."""
 
     @property
     def actions(self) -> int:

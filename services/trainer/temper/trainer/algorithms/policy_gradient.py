@@ -69,6 +69,7 @@ COMMON: Mapping[str, Param] = {
     "off_policy_delta": Param(0.0, 0.0, 20.0),
     "overlong_length": Param(0, 0, 1e7),
     "overlong_buffer": Param(0, 0, 1e7),
+    "overlong_filter": Param(0, 0, 1),
     "dynamic_sampling": Param(0, 0, 1),
     "refill_limit": Param(3, 0, 100),
 }
@@ -238,6 +239,12 @@ def check(settings: Settings, max_staleness: int) -> None:  # noqa: ARG001 - eve
             "kl_target moves kl_beta, which is 0",
             field="phase.algorithm_params.kl_target",
             hint="set kl_beta to where it shall begin, e.g. 0.001",
+        )
+    if settings["overlong_filter"] >= 1 and settings["overlong_length"] > 0:
+        raise Rejected(
+            "answers that were cut off are either left out or penalised",
+            field="phase.algorithm_params.overlong_filter",
+            hint="set overlong_filter or overlong_length, not both",
         )
     if settings["rm_refresh"] > 0 and settings["rm_weight"] <= 0.0:
         raise Rejected(
