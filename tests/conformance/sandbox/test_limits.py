@@ -248,3 +248,13 @@ async def test_a_flood_of_output_does_not_grow_the_host(sandbox: Sandbox, backen
     assert (size, result.truncated, result.exit_code) == (1 << 28, True, 0)
     assert len(result.stdout) < LIMITS.output_bytes + 64
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 65_536  # KiB
+
+
+async def test_an_interpreter_that_died_is_told_though_its_children_hold_its_channel(
+    sandbox: Sandbox,
+) -> None:
+    code = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nos.kill(os.getpid(), 9)"
+    result = await sandbox.python(code, replace(LIMITS, wall_s=60.0))
+    assert result.interpreter_lost
+    assert result.outcome is Outcome.OK
+    assert (await sandbox.python("1 + 1", LIMITS)).stdout == b"2\n"

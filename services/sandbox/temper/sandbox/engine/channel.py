@@ -31,6 +31,8 @@ class Interpreter:
         self._hung_up = False
         self.exited = link.expect(INTERPRETER)
         """Init's report of its end."""
+        # Its children may hold the channel open long after its death, so the channel's end alone does not tell.
+        self.exited.add_done_callback(lambda _: self._resolve(None))
         self._answer: asyncio.Future[str | None] = self._loop.create_future()
         self._number = 0
         self._sending: asyncio.Task[None] | None = None
@@ -43,6 +45,9 @@ class Interpreter:
         """Send code. The future gives the error text, "" for none, or None if the interpreter went away."""
         self._number += 1
         self._answer = self._loop.create_future()
+        if self.exited.done():
+            self._resolve(None)
+            return self._answer
         if self._hung_up:
             self._resolve(None)
             return self._answer
