@@ -45,10 +45,7 @@ class Interpreter:
         """Send code. The future gives the error text, "" for none, or None if the interpreter went away."""
         self._number += 1
         self._answer = self._loop.create_future()
-        if self.exited.done():
-            self._resolve(None)
-            return self._answer
-        if self._hung_up:
+        if self._hung_up or self.exited.done():
             self._resolve(None)
             return self._answer
         frame = wire.encode({"id": self._number, "code": code})
