@@ -213,3 +213,11 @@ async def test_two_askers_of_the_same_share_one_question() -> None:
     one, two = await asking(desk, desk.gatekeeper()), await asking(desk, desk.gatekeeper())
     await desk.answer(True)
     assert (await one) == (await two)
+
+
+def test_padding_hides_nothing_from_the_person() -> None:
+    padded = {"tool": "shell", "arguments": {"command": "ls" + " " * 60_000 + "; rm -rf ~"}}
+    record = approvals.question("tool", padded, session="s", job="", env="", now=0.0, expires_s=1.0)
+    assert "rm -rf ~" in record.subject_json
+    assert "characters are not shown" in record.subject_json
+    assert len(record.subject_json) < 17_000

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from tests.unit.sandbox.worlds import LIMITS, World, world
 
 from temper.runtime.errors import Exhausted, Rejected, Stale
+from temper.sandbox.egress.desk import Guest
+from temper.sandbox.egress.policy import Mode, Policy, Rule
 from temper.sandbox.engine.base import CommandResult, Guarantee, Sandbox
-from temper.sandbox.promises import Promises
+from temper.sandbox.promises import Promises, of_this_machine
 from temper.sandbox.state import End
 from temper.sandbox.tenancy import Purpose
 from temper.sandbox.timeline import Moment, Timeline
@@ -120,3 +122,45 @@ def test_a_timeline_knows_exactly_the_moments_it_has_not_dropped(moves: list[tup
             known[step] = f"s{number}"
         assert len(timeline) == len(known)
     assert set(timeline.clear()) == set(known.values())
+
+
+async def test_forks_are_promised_what_their_origin_was(tmp_path: Path) -> None:
+    made, _ = world(tmp_path)
+    half = of_this_machine().pids // 2
+    limits = replace(LIMITS, guarantee=Guarantee(pids=half + 1))
+    await made.host.acquire("a", limits, 50.0, Purpose("job-1", "sum@1"))
+    taken = await made.branches.snapshot("a", 1)
+    (refused,) = await made.branches.fork("a", taken, ["b"], 50.0)
+    assert (refused.epoch, "promised" in refused.error) == (0, True)
+    assert [each.session_id for each in made.host.listing()] == ["a"]
+    await made.close()
+
+
+class Doors:
+    """Stands where the proxies would be: who was given a way out, and who lost it."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, Policy] = {}
+
+    async def attach(self, guest: Guest, sandbox: Sandbox, policy: Policy) -> Sandbox:
+        self.open[guest.session] = policy
+        return sandbox
+
+    async def detach(self, session: str) -> None:
+        self.open.pop(session, None)
+
+
+async def test_a_fork_has_the_network_of_its_origin(tmp_path: Path) -> None:
+    made, _ = world(tmp_path)
+    doors = Doors()
+    made.host.egress = doors  # type: ignore[assignment]  # has the two methods that a host uses
+    await acquire(made)
+    policy = Policy(Mode.ALLOW, (Rule("good.example"),))
+    made.host.tenant("a").purpose = Purpose("job-1", "sum@1", policy)
+    taken = await made.branches.snapshot("a", 1)
+    (fork,) = await made.branches.fork("a", taken, ["b"], 50.0)
+    assert fork.error == ""
+    assert doors.open["b"] == policy
+    await made.host.end("b", End.RELEASED)
+    assert "b" not in doors.open
+    await made.close()

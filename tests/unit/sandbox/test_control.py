@@ -16,6 +16,8 @@ from temper.runtime.bus.base import Bus
 from temper.runtime.errors import Rejected, Stale
 from temper.runtime.testing import MemoryPlatform
 from temper.sandbox.actor import SandboxActor
+from temper.sandbox.control import Control
+from temper.sandbox.gate import Gate
 
 
 class Caller:
@@ -132,3 +134,36 @@ async def test_a_session_that_is_gone_is_stale_for_every_call(caller: Caller) ->
     ):
         with pytest.raises(Stale):
             await caller.ask(request)
+
+
+async def test_a_command_names_a_program(caller: Caller) -> None:
+    with pytest.raises(Rejected, match="argv"):
+        await caller.ask(pb.ExecRequest(session_id="s", command_id="c"))
+    assert (await caller.execute("c", "echo hi")).stdout == b"hi\n"  # the sandbox lives, the id is free
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.ExecRequest(session_id="s", command_id="c", argv=["/bin/true"]),
+        control.StartProgramRequest(session_id="s", program_id="p", argv=["/bin/true"]),
+        control.RunScriptRequest(session_id="s", program_id="p", command_id="c", script="true"),
+        control.WriteInputRequest(session_id="s", program_id="p", command_id="c", data=b"true\n"),
+    ],
+    ids=lambda request_: type(request_).__name__,
+)
+async def test_where_commands_need_a_word_no_other_call_runs_one(
+    memory_platform: MemoryPlatform, tmp_path: Path, request_: Any
+) -> None:
+    made = World(tmp_path, memory_platform.clock)
+    gate = made.episodes.gate = Gate(commands=True)
+    controlled = Control(made.host, made.branches, LIMITS, made.blobs, gate)
+    actor = SandboxActor(made.host, made.episodes, controlled, LIMITS, slots=4)
+    subscriptions = await actor.serve(memory_platform.bus)
+    asking = Caller(memory_platform.bus)
+    await asking.ask(pb.AcquireRequest(session_id="s", lease_s=60))
+    with pytest.raises(Rejected, match="approval"):
+        await asking.ask(request_)
+    for subscription in subscriptions:
+        await subscription.stop()
+    await made.close()

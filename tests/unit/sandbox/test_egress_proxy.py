@@ -300,3 +300,40 @@ async def test_an_endless_head_is_cut_off(bench: Bench) -> None:
         reply = b""
     assert b"200" not in reply
     assert bench.origin.connections == 0
+
+
+def in_pieces(record: bytes, size: int) -> bytes:
+    """The same handshake in several records, as a server puts it together."""
+    body = record[5:]
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(record[:3] + len(piece).to_bytes(2, "big") + piece for piece in pieces)
+
+
+async def test_a_hello_in_pieces_does_not_hide_its_name(bench: Bench) -> None:
+    await bench.start(Policy(Mode.ALLOW, (bench.rule("good.example"),)))
+    connect = f"CONNECT good.example:{bench.origin.port} HTTP/1.1\r\n\r\n".encode()
+    whole = hello("evil.example")
+    alert = b"\x15\x03\x01\x00\x02\x01\x5a"
+    for hidden in (in_pieces(whole, 16), in_pieces(whole, 3), alert + whole):
+        await bench.say(connect + hidden + b"\r\n\r\n")
+    assert [each.reason for each in bench.refused] == ["not_allowed"] * 3
+    assert bench.origin.seen == []
+
+
+async def test_a_policy_that_changes_while_a_person_thinks_is_the_one_that_counts(bench: Bench) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def think(host: str, port: int) -> bool:
+        asked.set()
+        await answer.wait()
+        return True
+
+    bench._approve = think
+    await bench.start(Policy(Mode.ALLOW, (bench.rule("good.example", approve=True),)))
+    request = asyncio.create_task(bench.get("good.example"))
+    await asked.wait()
+    assert bench.proxy is not None
+    bench.proxy.change(Policy(Mode.ALLOW, (bench.rule("other.example"),), version=2))
+    answer.set()
+    assert b"hi" not in await request
+    assert bench.origin.connections == 0

@@ -10,6 +10,7 @@ from tests.unit.sandbox.worlds import LIMITS, world
 
 from temper.runtime.errors import Exhausted, Stale, Unavailable
 from temper.sandbox.engine.base import CommandResult, Evidence, Limits, Outcome, Sandbox
+from temper.sandbox.engine.fake import FakeBackend
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.state import End
 from temper.sandbox.tenancy import Purpose
@@ -306,4 +307,25 @@ async def test_sessions_are_listed_with_their_leases(tmp_path: Path) -> None:
     assert (listed.session_id, listed.job_id) == ("a", "job-1")
     assert listed.lease_until.ToSeconds() - int(clock.now()) == 30
     assert made.host.status()["in_use"] == 1
+    await made.close()
+
+
+class Broken(FakeBackend):
+    """Fails once in a way that no backend declares."""
+
+    broken = True
+
+    async def create(self, name: str, limits: Limits, network: str = "") -> Any:
+        if self.broken:
+            raise OSError(24, "Too many open files")
+        return await super().create(name, limits, network)
+
+
+async def test_a_creation_that_fails_in_any_way_frees_its_place(tmp_path: Path) -> None:
+    broken = Broken(slots=1)
+    made, _ = world(tmp_path, slots=1, backend=broken)
+    with pytest.raises(OSError, match="open files"):
+        await made.host.acquire("a", LIMITS, 50.0, Purpose())
+    broken.broken = False
+    await made.host.acquire("b", LIMITS, 50.0, Purpose())
     await made.close()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale
-from temper.sandbox.state import End, Phase, Sessions, Verdict
+from temper.sandbox.state import MOST_LEASE_S, End, Phase, Sessions, Verdict
 
 
 def live(sessions: Sessions[str], name: str = "a", *, now: float = 0.0, lease_s: float = 10.0) -> int:
@@ -113,6 +113,17 @@ def test_a_lease_must_be_positive() -> None:
     for bad in (0.0, -1.0, float("nan")):
         with pytest.raises(Rejected, match="lease_s"):
             sessions.begin("a", now=0, lease_s=bad)
+
+
+def test_a_lease_ends() -> None:
+    sessions: Sessions[str] = Sessions(capacity=1)
+    for endless in (float("inf"), 1e12):
+        with pytest.raises(Rejected, match="lease_s"):
+            sessions.begin("a", now=0, lease_s=endless)
+    epoch = sessions.begin("a", now=0, lease_s=MOST_LEASE_S).epoch
+    sessions.created("a", epoch)
+    with pytest.raises(Rejected, match="lease_s"):
+        sessions.renew("a", epoch, now=0, lease_s=float("inf"))
 
 
 def test_results_and_tombstones_are_bounded() -> None:

@@ -99,6 +99,8 @@ class SandboxActor:
 
     async def execute(self, request: sandbox_pb2.ExecRequest) -> sandbox_pb2.ExecResponse:
         """Run one command."""
+        if not request.argv:
+            raise Rejected("no program is named", field="argv", hint='such as ["/bin/sh", "-c", "ls"]')
         limits = merge_limits(self._limits, request.limits)
         await self._episodes.gate.require_exec(request)
         command = Command(tuple(request.argv), request.stdin, dict(request.env), request.cwd)

@@ -43,7 +43,7 @@ def question(
         approval_id=hashlib.sha256(f"{session}\0{digest}".encode()).hexdigest()[:32],
         kind=kind,
         digest=digest,
-        subject_json=text[:_SHOWN],
+        subject_json=_shown(text),
         session_id=session,
         job_id=job,
         env=env,
@@ -52,6 +52,14 @@ def question(
     record.asked_at.CopyFrom(_stamp(now))
     record.expires_at.CopyFrom(_stamp(now + expires_s))
     return record
+
+
+def _shown(text: str) -> str:
+    """What a person reads says itself when it is not all: padding must not hide what matters."""
+    if len(text) <= _SHOWN:
+        return text
+    half = _SHOWN // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters are not shown ...] {text[-half:]}"
 
 
 def same(asked: Approval, stored: Approval) -> bool:

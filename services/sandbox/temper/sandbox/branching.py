@@ -80,7 +80,14 @@ class Branches:
                 made[each] = Forked(each, 0, error.message)
                 continue
             made[each] = Forked(each, decision.epoch)
-            if decision.verdict is Verdict.CREATE:
+            if decision.verdict is not Verdict.CREATE:
+                continue
+            try:
+                self._host.promise(each, tenant.limits)
+            except TemperError as error:
+                self._host.failed(each, decision.epoch)
+                made[each] = Forked(each, 0, error.message)
+            else:
                 wanted.append((each, decision.epoch))
         if wanted:
             made |= await asyncio.shield(asyncio.create_task(self._fork(tenant, moment.snapshot, wanted)))
@@ -89,7 +96,7 @@ class Branches:
     async def _fork(self, tenant: Tenancy, snapshot: str, wanted: list[tuple[str, int]]) -> dict[str, Forked]:
         try:
             forks = await self._host.backend.fork(snapshot, [name for name, _ in wanted], tenant.limits)
-        except TemperError:
+        except BaseException:  # whatever it was, their places must not stay taken
             for name, epoch in wanted:
                 self._host.failed(name, epoch)
             raise
@@ -102,8 +109,14 @@ class Branches:
         if fork.sandbox is None:
             self._host.failed(fork.name, epoch)
             return Forked(fork.name, 0, fork.error)
+        try:
+            sandbox = await self._host.connect(fork.name, fork.sandbox, tenant.purpose)
+        except TemperError as error:
+            self._host.failed(fork.name, epoch)
+            return Forked(fork.name, 0, error.message)
         if not self._host.sessions.created(fork.name, epoch):
+            await self._host.disconnect(fork.name)
             await fork.sandbox.destroy()
             return Forked(fork.name, 0, "its session ended while it was being made")
-        self._host.settle(fork.name, fork.sandbox, tenant.limits, tenant.purpose, 0.0)
+        self._host.settle(fork.name, sandbox, tenant.limits, tenant.purpose, 0.0)
         return Forked(fork.name, epoch)

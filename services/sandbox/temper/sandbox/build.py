@@ -87,7 +87,8 @@ async def build(context: Context[SandboxConfig]) -> None:
         metrics=metrics,
         gate=Gate(gatekeeper, tuple(config.approvals.tools), commands=config.approvals.commands),
     )
-    control = Control(host, Branches(host, context.clock, config.lease_s), limits, context.blobs)
+    branches = Branches(host, context.clock, config.lease_s)
+    control = Control(host, branches, limits, context.blobs, episodes.gate)
     actor = SandboxActor(host, episodes, control, limits, slots=config.slots)
     subscriptions = await actor.serve(context.bus)
 

@@ -20,6 +20,7 @@ from temper.sandbox.engine.base import (
     Stream,
 )
 from temper.sandbox.engine.entries import EntryKind
+from temper.sandbox.gate import Gate
 from temper.sandbox.host import SandboxHost
 
 Q = TypeVar("Q", bound=Message)
@@ -41,8 +42,16 @@ _KINDS: Final = {
 class Control:
     """See the module."""
 
-    def __init__(self, host: SandboxHost, branches: Branches, limits: Limits, blobs: BlobStore) -> None:
+    def __init__(
+        self,
+        host: SandboxHost,
+        branches: Branches,
+        limits: Limits,
+        blobs: BlobStore,
+        gate: Gate | None = None,
+    ) -> None:
         self._host = host
+        self._gate = gate or Gate()
         self._branches = branches
         self._limits = limits
         self._blobs = blobs
@@ -75,6 +84,7 @@ class Control:
 
     async def start_program(self, request: pb.StartProgramRequest) -> pb.StartProgramResponse:
         """Start a program that outlives the call."""
+        await self._gate.require_program(request)
         spec = SessionSpec(
             argv=tuple(request.argv),
             terminal=request.terminal,
@@ -91,6 +101,7 @@ class Control:
 
     async def run_script(self, request: pb.RunScriptRequest) -> pb.RunScriptResponse:
         """Run a script in a shell."""
+        await self._gate.require_script(request)
         limits = merge_limits(self._limits, request.limits)
 
         async def work(_: Sandbox) -> CommandResult:
@@ -106,6 +117,7 @@ class Control:
 
     async def write_input(self, request: pb.WriteInputRequest) -> pb.WriteInputResponse:
         """Type into a program, once."""
+        await self._gate.require_input(request)
 
         async def work(_: Sandbox) -> pb.WriteInputResponse:
             await self._host.desk(request.session_id).program(request.program_id).write(request.data)

@@ -22,6 +22,9 @@ _NAMES: Final = {"cpus": "cpu_milli"}  # the contract counts cores in thousandth
 MAX_OUTPUT: Final = 262_144
 """Bytes of one stream in a reply: two of them and the observation fit a message of the bus."""
 
+MAX_ERROR: Final = 4096
+"""Characters of what ended a command."""
+
 
 def merge_limits(default: Limits, asked: sandbox_pb2.Limits) -> Limits:
     """`default` with the numbers that are set in `asked`."""
@@ -81,6 +84,7 @@ def result_message(result: CommandResult, cgroup_mode: str) -> sandbox_pb2.Comma
         cpu_s=result.evidence.cpu_s,
         peak_memory_bytes=result.evidence.peak_memory_bytes,
         cgroup_mode=cgroup_mode,
+        error=(result.error or "")[:MAX_ERROR],
     )
 
 

@@ -8,7 +8,7 @@ one finds its answer.
 from collections.abc import Mapping
 from typing import Any
 
-from temper.api.sandbox.v1 import sandbox_pb2
+from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
 from temper.api.sandbox.v1.approval_pb2 import Approval
 from temper.runtime.errors import Rejected
 from temper.sandbox import approvals
@@ -17,7 +17,10 @@ from temper.sandbox.gateway import BadCall, Checked
 
 
 class Gate:
-    """`tools` are shell patterns of names; `commands` says whether `Exec` asks too. Without a gatekeeper nothing asks."""
+    """`tools` are shell patterns of names; `commands` says whether programs, scripts and what is typed ask too.
+
+    Without a gatekeeper nothing asks.
+    """
 
     def __init__(
         self, gatekeeper: Gatekeeper | None = None, tools: tuple[str, ...] = (), *, commands: bool = False
@@ -45,8 +48,6 @@ class Gate:
 
     async def require_exec(self, request: sandbox_pb2.ExecRequest) -> None:
         """Raises Rejected if a person said no or nothing, Exhausted while there is no answer."""
-        if not self._commands:
-            return
         subject = {
             "argv": list(request.argv),
             "cwd": request.cwd,
@@ -54,9 +55,43 @@ class Gate:
             "stdin": request.stdin.hex(),
             "command_id": request.command_id,
         }
-        record = await self._ask("exec", subject, request.session_id, "", "")
+        await self._require(request.session_id, subject, "argv")
+
+    async def require_program(self, request: control_pb2.StartProgramRequest) -> None:
+        """As `require_exec`, for a program that outlives its call."""
+        subject = {
+            "argv": list(request.argv),
+            "cwd": request.cwd,
+            "env": dict(request.env),
+            "terminal": request.terminal,
+            "program_id": request.program_id,
+        }
+        await self._require(request.session_id, subject, "argv")
+
+    async def require_script(self, request: control_pb2.RunScriptRequest) -> None:
+        """As `require_exec`, for a script in a shell."""
+        subject = {
+            "script": request.script,
+            "program_id": request.program_id,
+            "command_id": request.command_id,
+        }
+        await self._require(request.session_id, subject, "script")
+
+    async def require_input(self, request: control_pb2.WriteInputRequest) -> None:
+        """As `require_exec`, for what is typed: a shell runs it."""
+        subject = {
+            "input": request.data.hex(),
+            "program_id": request.program_id,
+            "command_id": request.command_id,
+        }
+        await self._require(request.session_id, subject, "data")
+
+    async def _require(self, session: str, subject: Mapping[str, Any], field: str) -> None:
+        if not self._commands:
+            return
+        record = await self._ask("exec", subject, session, "", "")
         if record.state != approvals.GRANTED:
-            raise Rejected(_told(record).removeprefix("error: "), field="argv")
+            raise Rejected(_told(record).removeprefix("error: "), field=field)
 
     async def _ask(self, kind: str, subject: Mapping[str, Any], session: str, job: str, env: str) -> Approval:
         if self._gatekeeper is None:

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from temper.api.sandbox.v1 import egress_pb2, sandbox_pb2
 from temper.runtime.clock import Clock
-from temper.runtime.errors import Exhausted, Rejected, Stale, TemperError, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Stale, Unavailable
 from temper.sandbox.desk import Desk
 from temper.sandbox.egress.desk import EgressDesk, Guest, bare
 from temper.sandbox.egress.policy import Mode, Policy
@@ -117,19 +117,19 @@ class SandboxHost:
         started = self._clock.monotonic()
         sandbox: Sandbox | None = None
         try:
-            self._promises.give(name, limits.guarantee)
+            self.promise(name, limits)
             self._require_network(purpose)
             sandbox = self._pool.take(limits) if purpose.egress.mode is Mode.NONE else None
             pooled = sandbox is not None
             sandbox = sandbox or await self._make(name, limits, _network(purpose))
-            sandbox = await self._connect(name, sandbox, purpose)
-        except TemperError:
+            sandbox = await self.connect(name, sandbox, purpose)
+        except BaseException:  # whatever it was, the place must not stay taken
             self.failed(name, epoch)
             raise
         took = self._clock.monotonic() - started
         if not self.sessions.created(name, epoch):  # it ended while its sandbox was being made
-            await self._disconnect(name)
-            await sandbox.destroy()
+            await self.disconnect(name)
+            await bare(sandbox).destroy()
             raise Stale(f"session {name!r} ended while it was being made", field="session_id")
         self._metrics.created.observe(took)
         self.settle(name, sandbox, limits, purpose, 0.0 if pooled else took)
@@ -143,13 +143,18 @@ class SandboxHost:
                 f"this host gives no network {mode!r}", field="egress", hint=f"it has: {', '.join(has)}"
             )
 
-    async def _connect(self, name: str, sandbox: Sandbox, purpose: Purpose) -> Sandbox:
+    def promise(self, name: str, limits: Limits) -> None:
+        """Keep what a new session is guaranteed, until it ends or has failed. Raises Exhausted, Rejected."""
+        self._promises.give(name, limits.guarantee)
+
+    async def connect(self, name: str, sandbox: Sandbox, purpose: Purpose) -> Sandbox:
+        """Give a new sandbox the network of its session; one that cannot have it is destroyed. Raises TemperError."""
         if self.egress is None:
             return sandbox
         guest = Guest(name, purpose.job_id, lambda: self.sessions.begun(name))
         try:
             return await self.egress.attach(guest, sandbox, purpose.egress)
-        except TemperError:
+        except BaseException:
             await sandbox.destroy()
             raise
 
@@ -228,7 +233,7 @@ class SandboxHost:
         self._promises.release(name)
         if tenant is not None:
             tenant.desk.clear()
-            await self._disconnect(name)
+            await self.disconnect(name)
             tenant.sandbox = bare(tenant.sandbox)
             await self._pool.retire(tenant.sandbox, tenant.limits)
             for snapshot in tenant.desk.timeline.clear():
@@ -237,7 +242,8 @@ class SandboxHost:
             self._publish(self._record(session, tenant, how))
         return tenant is not None
 
-    async def _disconnect(self, name: str) -> None:
+    async def disconnect(self, name: str) -> None:
+        """Close a session's way out, if it has one."""
         if self.egress is not None:
             await self.egress.detach(name)
 

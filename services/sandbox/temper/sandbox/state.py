@@ -14,12 +14,16 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale
 
 R = TypeVar("R")
 """What is remembered of a command: the host stores its reply."""
+
+
+MOST_LEASE_S: Final = 30 * 86_400.0
+"""A lease that never ends is none."""
 
 
 class Phase(StrEnum):
@@ -117,8 +121,7 @@ class Sessions(Generic[R]):
 
         Raises Stale for one that has ended, Exhausted when the host is full or draining, Rejected for a bad lease.
         """
-        if not lease_s > 0:
-            raise Rejected(f"must be positive, got {lease_s}", field="lease_s")
+        _require_lease(lease_s)
         known = self._live.get(name)
         if known is not None:
             known.expires_at = max(known.expires_at, now + known.lease_s)
@@ -219,8 +222,7 @@ class Sessions(Generic[R]):
 
     def renew(self, name: str, epoch: int, *, now: float, lease_s: float) -> None:
         """Set the lease. Raises Stale for an ended session or an older epoch, Rejected for a bad lease."""
-        if not lease_s > 0:
-            raise Rejected(f"must be positive, got {lease_s}", field="lease_s")
+        _require_lease(lease_s)
         session = self._require(name)
         if session.epoch != epoch:
             raise Stale(
@@ -266,3 +268,9 @@ class Sessions(Generic[R]):
             how = f"has ended ({self._ended[name][1]})" if name in self._ended else "is not here"
             raise Stale(f"session {name!r} {how}", field="session_id", hint="start another session")
         return session
+
+
+def _require_lease(lease_s: float) -> None:
+    if not 0 < lease_s <= MOST_LEASE_S:
+        hint = f"at most {MOST_LEASE_S:.0f}; use and RenewLease extend it"
+        raise Rejected(f"must be a positive number of seconds, got {lease_s}", field="lease_s", hint=hint)

@@ -133,20 +133,23 @@ def fork(
     sandbox: SandboxArgument,
     snapshot_id: Annotated[str, Parameter(help="From `temper sandbox snapshot`.")],
     /,
-    *names: Annotated[str, Parameter(help="Names of the new sandboxes.")],
+    *names: Annotated[str, Parameter(help="Names of the new sandboxes; one with a random name without.")],
     output: OutputOption = "table",
     broker: Broker = HERE,
 ) -> int:
     """New sandboxes with the files of a snapshot. Exit code 1 unless all came to be."""
+    import secrets
+
     from temper.api.sandbox.v1 import control_pb2
     from temper.client.cli.output import emit
     from temper.client.sdk.sandbox import Place
 
     place = Place.parse(sandbox)
+    called = names or (f"cli-{secrets.token_hex(4)}",)
 
     async def work(client: SandboxClient) -> Any:
         request = control_pb2.ForkRequest(
-            session_id=place.name, snapshot_id=snapshot_id, fork_session_ids=names
+            session_id=place.name, snapshot_id=snapshot_id, fork_session_ids=called
         )
         return await client.ask(place.host, request, control_pb2.ForkResponse)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from temper.client.sdk.sandbox import Place, SandboxClient
 
 
+_MOST_MIB = 1 << 40
+
+
 def register(app: App) -> None:
     """Add the group."""
     group = App(
@@ -57,7 +60,10 @@ def create(
 
     from temper.api.sandbox.v1 import sandbox_pb2
     from temper.client.cli.output import write
+    from temper.runtime.errors import Rejected
 
+    if not 0 <= memory_mib <= _MOST_MIB:
+        raise Rejected(f"{memory_mib} is not within 0 and {_MOST_MIB}", field="memory_mib")
     limits = sandbox_pb2.Limits(memory_bytes=memory_mib << 20)
 
     async def work(client: SandboxClient) -> Place:
@@ -77,6 +83,12 @@ def exec_(
     """Run a program; its output streams here. Exit code 1 unless it ended well with 0."""
     from temper.api.sandbox.v1 import sandbox_pb2
     from temper.client.sdk.sandbox import Place
+    from temper.runtime.errors import Rejected
+
+    if not argv:
+        raise Rejected("no program is named", field="argv", hint="temper sandbox exec HOST/NAME -- ls -l")
+    if not wall > 0:
+        raise Rejected(f"must be positive, got {wall}", field="wall")
 
     async def show(is_error: bool, data: bytes) -> None:
         out = sys.stderr.buffer if is_error else sys.stdout.buffer
@@ -92,9 +104,15 @@ def exec_(
     fine = (sandbox_pb2.OUTCOME_OK, sandbox_pb2.OUTCOME_OUTPUT_TRUNCATED)  # the stream was whole
     if result.outcome in fine and result.HasField("exit_code") and result.exit_code == 0:
         return OK
-    ended = f"exit code {result.exit_code}" if result.HasField("exit_code") else f"signal {result.signal}"
-    say(f"{outcome}: {ended}, {result.wall_s:.2f} s, {result.cpu_s:.2f} s cpu")
+    say(f"{outcome}: {_ended(result)}, {result.wall_s:.2f} s, {result.cpu_s:.2f} s cpu")
     return FAILED
+
+
+def _ended(result: Any) -> str:
+    """How a command ended, in words."""
+    if result.HasField("exit_code"):
+        return f"exit code {result.exit_code}"
+    return f"signal {result.signal}" if result.HasField("signal") else result.error or "no status"
 
 
 def shell(

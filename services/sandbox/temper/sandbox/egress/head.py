@@ -30,6 +30,10 @@ _HOP: Final = {
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
+_TLS_RECORDS: Final = range(20, 25)
+"""Types of records. Source: RFC 8446, RFC 6520."""
+
+
 class BadRequest(ValueError):  # noqa: N818 - named as HTTP names it
     """No request, or one that could be read in two ways."""
 
@@ -135,6 +139,19 @@ def _locate(target: bytes) -> tuple[str, int, bytes, bool]:
     query = f"?{parts.query}" if parts.query else ""
     path = (parts.path or "/") + query
     return parts.hostname, port or (443 if tls else 80), path.encode("ascii"), tls
+
+
+def hides_name(record: bytes) -> bool:
+    """Whether TLS begins in pieces, so that the name could come in a later one: other records first, or a hello over several.
+
+    Nothing that speaks TLS in earnest does; a server puts such pieces together.
+    """
+    if len(record) < 5 or record[0] not in _TLS_RECORDS or record[1] != 3:
+        return False
+    body = _number(record, 3)
+    if record[0] != 22 or body < 4 or len(record) < 9 or record[5] != 1:
+        return True
+    return 4 + (record[6] << 16) + _number(record, 7) > min(body, len(record) - 5)
 
 
 def server_name(record: bytes) -> str | None:

@@ -178,14 +178,14 @@ class Proxy:
         decision = decide(self._policy, head.host, head.port)
         if not decision.allowed:
             raise Refused("403 Forbidden", decision.reason)
+        name = normal(head.host) or head.host
+        self._open[task] = (name, head.port)  # before anybody is asked: a policy may change while they think
         if (
             decision.rule is not None
             and decision.rule.approve
             and not await self._approve(head.host, head.port)
         ):
             raise Refused("403 Forbidden", "denied")
-        name = normal(head.host) or head.host
-        self._open[task] = (name, head.port)
         secret = self._settings.secrets.get(decision.rule.secret) if decision.rule else None
         injected = _injected(secret) if not head.tunnel else None
         upstream_reader, upstream = await self._connect(name, head)
@@ -233,6 +233,8 @@ class Proxy:
 
     async def _tunnel(self, name: str, client: "Ends", server: "Ends") -> None:
         first = await _first_record(client[0])
+        if heads.hides_name(first) and self._policy.mode is not Mode.OPEN:
+            raise _Mismatch("")
         announced = heads.server_name(first)
         if announced is not None and normal(announced) != name and self._policy.mode is not Mode.OPEN:
             raise _Mismatch(announced)

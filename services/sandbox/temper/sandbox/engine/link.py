@@ -1,14 +1,21 @@
 """The connection to one sandbox's init: requests out, events in, and the news of its death."""
 
+import array
 import asyncio
 import contextlib
 import os
 import signal
 import socket
+import struct
+from typing import Final
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.watch import ReportedMeter
+
+_PIECE: Final = 1 << 16
+_SEND_TIME: Final = struct.pack("@ll", 2, 0)
+"""Seconds that a process has to take a message out of a full line."""
 
 
 class Link:
@@ -26,6 +33,10 @@ class Link:
         """Done once every process of the sandbox is gone."""
         self.directories: list[int] = []
         """Descriptors of the shared directories, sent with "ready"."""
+        self._decoder = wire.Decoder()
+        self._descriptors: list[int] = []
+        # A stopped process on the other side must not stop this one.
+        control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIME)
         self._loop.add_reader(self._control, self._on_event)
 
     @property
@@ -34,9 +45,11 @@ class Link:
         return self._pidfd
 
     def send(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Tell init something; silently nothing if it is gone, since `died` says so."""
-        with contextlib.suppress(OSError):
+        """Tell init something; silently nothing if it is gone, since `died` says so. One that does not listen is killed."""
+        try:
             wire.send(self._control, message, descriptors)
+        except OSError:  # a frame may be half sent: nothing more can be said on this line
+            self.kill()
 
     def expect(self, key: object) -> asyncio.Future[wire.Message]:
         """The next event under this key: "ready", "killed", or the number of a command."""
@@ -59,17 +72,32 @@ class Link:
         self._waiting.pop(key, None)
 
     def _on_event(self) -> None:
+        """Take what is there and no more: whoever is on the other side may stop in the middle of a message."""
         try:
-            received = wire.receive(self._control)
+            messages = self._receive()
+        except BlockingIOError:
+            return
         except (OSError, ValueError):
-            received = None
-        if received is None:
+            messages = None
+        if messages is None:
             self._loop.remove_reader(self._control)
             self._hung_up()
             return
-        message, descriptors = received
+        for message in messages:
+            self._hear(message)
+
+    def _receive(self) -> list[wire.Message] | None:
+        """Messages that are complete; None at the end of the line. Descriptors wait for the message they came with."""
+        space = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * array.array("i").itemsize)
+        flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+        data, ancillary, _, _ = self._control.recvmsg(_PIECE, space, flags)
+        self._descriptors += wire.descriptors(ancillary)
+        return self._decoder.feed(data) if data else None
+
+    def _hear(self, message: wire.Message) -> None:
         if message["event"] == "ready":
-            self._pidfd, *self.directories = descriptors
+            self._pidfd, *self.directories = self._descriptors
+            self._descriptors = []
             self._loop.add_reader(self._pidfd, self._on_death)
         elif message["event"] == "exited":
             self._meter.report(message)
@@ -102,6 +130,9 @@ class Link:
         """Free the descriptors. Only after death."""
         self._loop.remove_reader(self._control)
         self._control.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -58,6 +58,8 @@ async def open_session(
         raise Rejected(
             "a shell for scripts has no terminal", field="argv", hint='name a program: ("/bin/sh",)'
         )
+    if spec.terminal:
+        _require_size(spec.rows, spec.columns)
     ours, theirs = socket.socketpair()
     with theirs:
         link = Link(ours, ReportedMeter())
@@ -217,8 +219,7 @@ class LaunchedSession:
         """Change the size of the terminal. Raises Rejected."""
         if not self._spec.terminal:
             raise Rejected("this session has no terminal", field="terminal")
-        if not (0 < rows < 1 << 16 and 0 < columns < 1 << 16):
-            raise Rejected(f"no terminal has {rows} rows of {columns}", field="rows", hint="1 to 65535")
+        _require_size(rows, columns)
         if self._input >= 0:
             self._set_size(self._input, rows, columns)
 
@@ -294,3 +295,8 @@ class LaunchedSession:
 async def _first(status: "asyncio.Future[int]", ended: "asyncio.Future[wire.Message]") -> bool:
     await asyncio.wait({status, ended}, return_when=asyncio.FIRST_COMPLETED)
     return True
+
+
+def _require_size(rows: int, columns: int) -> None:
+    if not (0 < rows < 1 << 16 and 0 < columns < 1 << 16):
+        raise Rejected(f"no terminal has {rows} rows of {columns}", field="rows", hint="1 to 65535")

@@ -140,7 +140,7 @@ class Guarantee(_message.Message):
     def __init__(self, memory_bytes: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., pids: _Optional[int] = ..., disk_bytes: _Optional[int] = ...) -> None: ...
 
 class CommandResult(_message.Message):
-    __slots__ = ("outcome", "exit_code", "signal", "stdout", "stderr", "output_truncated", "wall_s", "cpu_s", "peak_memory_bytes", "cgroup_mode")
+    __slots__ = ("outcome", "exit_code", "signal", "stdout", "stderr", "output_truncated", "wall_s", "cpu_s", "peak_memory_bytes", "cgroup_mode", "error")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +151,7 @@ class CommandResult(_message.Message):
     CPU_S_FIELD_NUMBER: _ClassVar[int]
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CGROUP_MODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     exit_code: int
     signal: int
@@ -161,7 +162,8 @@ class CommandResult(_message.Message):
     cpu_s: float
     peak_memory_bytes: int
     cgroup_mode: str
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., output_truncated: bool = ..., wall_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., peak_memory_bytes: _Optional[int] = ..., cgroup_mode: _Optional[str] = ...) -> None: ...
+    error: str
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., output_truncated: bool = ..., wall_s: _Optional[float] = ..., cpu_s: _Optional[float] = ..., peak_memory_bytes: _Optional[int] = ..., cgroup_mode: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("session_id", "command_id", "env", "split", "task_index", "call", "limits", "lease_s", "job_id")

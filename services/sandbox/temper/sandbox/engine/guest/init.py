@@ -146,7 +146,7 @@ class _Init:
                     setsid=True,
                     setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
                 )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, IndexError) as error:  # the last: no program is named
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.say({"event": "refused", "id": request["id"], "error": text})
         else:

@@ -15,7 +15,8 @@ MAX_MESSAGE: Final = 64 << 20
 """Bytes. A longer message closes the connection."""
 
 _LENGTH: Final = struct.Struct(">I")
-_MAX_DESCRIPTORS: Final = 32
+MAX_DESCRIPTORS: Final = 32
+"""Of one message."""
 
 Message = dict[str, Any]
 
@@ -39,7 +40,10 @@ def decode(body: bytes) -> Message:
     """The inverse of `encode` without its length."""
     try:
         value: object = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:  # brackets nested deeper than the parser's stack are no message
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # brackets nested deeper than the parser's stack are no message
         raise Malformed("the frame is not JSON") from error
     if not isinstance(value, dict):
         raise Malformed("the frame is no object")
@@ -83,13 +87,8 @@ def send(connection: socket.socket, message: Message, descriptors: Sequence[int]
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
     """Block for one message and the descriptors sent with it; None at the end of the stream."""
-    descriptors = array.array("i")
-    space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * descriptors.itemsize)
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
     head, ancillary, _, _ = connection.recvmsg(_LENGTH.size, space, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            usable = len(payload) - len(payload) % descriptors.itemsize
-            descriptors.frombytes(payload[:usable])
     head += _exactly(connection, _LENGTH.size - len(head)) if head else b""
     if len(head) < _LENGTH.size:
         return None
@@ -97,7 +96,16 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
     if length > MAX_MESSAGE:
         raise Malformed(f"a message of {length} bytes is over the limit of {MAX_MESSAGE}")
     body = _exactly(connection, length)
-    return (decode(body), list(descriptors)) if len(body) == length else None
+    return (decode(body), descriptors(ancillary)) if len(body) == length else None
+
+
+def descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    """Those that came with what was received."""
+    found = array.array("i")
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(payload[: len(payload) - len(payload) % found.itemsize])
+    return list(found)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
