@@ -252,6 +252,39 @@ def test_kept_kv_of_an_old_version_is_computed_again():
     assert list(done.tokens) == expected([*[1] * 100, *before.tokens, 2], 5, 2)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("more", [1, 5, 6, 20, 170])
+def test_a_chunk_never_reaches_behind_the_rows_taken_so_far(exact: bool, more: int):
+    """Two runs of prompt, laid in one step after an update: the second may need a larger row than the first has."""
+    loop = chain_loop(units=20, exact=exact)
+    loop.add(greedy("a", [1] * 90, 1, keep=True))
+    before = run(loop)["a"]
+    loop.swap(version(2), SwapPolicy.KEEP)
+    loop.add(greedy("b", [2] * more, 5, continues="a"))
+    assert list(run(loop)["b"].tokens) == expected([*[1] * 90, *before.tokens, *[2] * more], 5, 2)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_kept_kv_of_two_versions_is_computed_again(exact: bool):
+    """What ran across an update may keep its KV; the request that continues it is admitted under one version."""
+    loop = chain_loop(units=20, exact=exact)
+    loop.add(greedy("a", [1] * 100, 30, keep=True))
+    for _ in range(10):
+        loop.step()
+    loop.swap(version(2), SwapPolicy.KEEP)
+    before = run(loop)["a"]
+    assert {span.version for span in before.kv_origin_versions} == {1}
+    assert loop.pool.book().held == 0
+    loop.add(greedy("b", [2], 5, continues="a", keep=True))
+    done = run(loop)["b"]
+    assert [span.version for span in done.kv_origin_versions] == [2]
+    assert list(done.tokens) == expected([*[1] * 100, *before.tokens, 2], 5, 2)
+    loop.add(greedy("c", [3], 5, continues="b"))
+    after = run(loop)["c"]
+    assert after.cached_tokens == 100 + 30 + 1 + 4
+    assert list(after.tokens) == expected([*[1] * 100, *before.tokens, 2, *done.tokens, 3], 5, 2)
+
+
 @pytest.mark.parametrize("policy", [SwapPolicy.RECOMPUTE, SwapPolicy.REQUEUE])
 def test_recomputed_sequences_go_on_as_if_the_new_version_had_read_all(policy: SwapPolicy):
     loop = chain_loop(units=20)

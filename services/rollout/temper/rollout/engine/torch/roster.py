@@ -78,9 +78,14 @@ class Roster:
             context.free(self.pool)
 
     def keep(self, sequence: Sequence) -> None:
-        """Set a finished sequence aside with its KV."""
+        """Set a finished sequence aside with its KV, if that is of one version: who continues it is admitted anew."""
         self.admitted.remove(sequence)
-        self.kept[sequence.request.request_id] = Kept(sequence.tokens, sequence.course, sequence.context)
+        context = sequence.context
+        if context is not None and context.sealed:
+            context.free(self.pool)
+            context = None
+            sequence.course.flatten(len(sequence.tokens))
+        self.kept[sequence.request.request_id] = Kept(sequence.tokens, sequence.course, context)
 
     def release(self, request_id: str) -> None:
         """Stop keeping a sequence."""

@@ -12,37 +12,19 @@ Knows no tensor: :mod:`.blocks` keeps the book, whoever moves the numbers is han
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.context import Context
-from temper.rollout.engine.torch.feed import Feed
 from temper.rollout.engine.torch.pages import PageIndex, Sparse
 from temper.rollout.engine.torch.roster import Limits, Roster
 from temper.rollout.engine.torch.sequence import Sequence
 from temper.rollout.engine.torch.sizes import layout, peak_units
+from temper.rollout.engine.torch.work import Work
 
 AGE_STEPS = 256  # waiting so many steps counts as much as one step of priority
 
 Proposer = Callable[[Sequence, int], tuple[int, ...]]
 """Drafts for a running sequence, at most so many."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Work(Feed):
-    """What one sequence computes in a step."""
-
-    sequence: Sequence
-    """Whose."""
-    drafts: int = 0
-    """How many of the tokens are guesses; they come last."""
-    last: bool
-    """Whether all that is known is computed then, so that a token is drawn."""
-
-    @property
-    def stop(self) -> int:
-        """One past the last position that holds a known token."""
-        return self.start + len(self.tokens) - self.drafts
 
 
 class Schedule(Roster):
@@ -63,6 +45,8 @@ class Schedule(Roster):
         if self.waiting and len(self.admitted) < self.limits.slots:
             self._admit()
         decodes, prefills = self._reserve()
+        if not prefills:
+            return decodes
         left = self.limits.prefill_tokens - sum(len(work.tokens) for work in decodes)
         laid: list[Work] = []
         for sequence in prefills:
@@ -79,9 +63,9 @@ class Schedule(Roster):
         assert context is not None
         scored = any(member.wants_scores for member in (sequence, *sequence.followers))
         start = context.done
-        while start < min(known, context.capacity):
+        while start < known:
             chunk = context.course.chunk(start, known)
-            if chunk.decode:
+            if chunk.decode or chunk.stop > context.capacity:  # the next step takes the rows for it
                 return
             last = chunk.stop == known
             fed = sequence.tokens[start : chunk.stop]
@@ -207,9 +191,16 @@ class Schedule(Roster):
         decodes: list[Work] = []
         prefills: list[Sequence] = []
         preemptions = self.preemptions
+        plain = self.stretch is None and self.proposer is None and self.sparse is None
         for sequence in list(self.admitted):
             context, known = sequence.context, len(sequence.tokens)
             if context is None or sequence.leader is not None:
+                continue
+            start = context.done
+            if plain and sequence.output_start <= start == known - 1 and known <= context.capacity:
+                # What nearly every row is, in the fewest words.
+                fed = [sequence.tokens[start]]
+                decodes.append(Work(fed, start, context.rows, 1, True, sequence=sequence, last=True))
                 continue
             if self.stretch is not None:
                 self._restretch(sequence, context, self.stretch)
