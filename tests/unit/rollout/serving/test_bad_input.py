@@ -23,13 +23,14 @@ TEXT: dict[str, Any] = {"model": "tiny", "prompt": "x"}
 IDS: dict[str, Any] = {"tokens": [1], "sampling": {"max_tokens": 2}}
 
 BAD: list[tuple[str, dict[str, Any], str | None]] = [
-    ("/v1/completions", TEXT | {"prompt": ""}, None),
+    ("/v1/completions", TEXT | {"prompt": ""}, "prompt"),
     ("/v1/completions", TEXT | {"prompt": []}, "prompt"),
-    ("/v1/completions", TEXT | {"prompt": [[]]}, None),
+    ("/v1/completions", TEXT | {"prompt": [[]]}, "prompt"),
     ("/v1/completions", TEXT | {"prompt": [1, "a"]}, "prompt[0]"),
     ("/v1/completions", TEXT | {"prompt": [-1]}, "prompt[0]"),
-    ("/v1/completions", TEXT | {"prompt": [10**9]}, None),
-    ("/v1/completions", TEXT | {"prompt": "a" * CONTEXT}, None),
+    ("/v1/completions", TEXT | {"prompt": [10**9]}, "prompt"),
+    ("/v1/completions", TEXT | {"prompt": "a" * CONTEXT}, "prompt"),
+    ("/v1/completions", TEXT | {"prompt": ["a", ""]}, "prompt[1]"),
     ("/v1/completions", TEXT | {"best_of": 2}, "best_of"),
     ("/v1/completions", TEXT | {"echo": True}, "echo"),
     ("/v1/completions", TEXT | {"stop": [""]}, "stop[0]"),
@@ -43,6 +44,11 @@ BAD: list[tuple[str, dict[str, Any], str | None]] = [
     ("/v1/completions", TEXT | {"max_tokens": 0}, "max_tokens"),
     ("/v1/completions", {"model": "tiny"}, "prompt"),
     ("/v1/chat/completions", CHAT | {"messages": []}, "messages"),
+    (
+        "/v1/chat/completions",
+        CHAT | {"messages": [{"role": "user", "content": "a" * CONTEXT}]},
+        "messages",
+    ),
     ("/v1/chat/completions", CHAT | {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     ("/v1/chat/completions", CHAT | {"messages": [{"role": "user"}]}, "messages[0].content"),
     (
@@ -63,7 +69,9 @@ BAD: list[tuple[str, dict[str, Any], str | None]] = [
     ("/v1/chat/completions", CHAT | {"max_tokens": 1, "max_completion_tokens": 1}, None),
     ("/v1/chat/completions", CHAT | {"variant": "fast"}, "variant"),
     ("/v1/completions", TEXT | {"prompt": ["x"] * 100, "n": 100}, "n"),
-    ("/v1/generate", IDS | {"tokens": []}, None),
+    ("/v1/generate", IDS | {"tokens": []}, "tokens"),
+    ("/v1/generate", IDS | {"tokens": [1] * CONTEXT}, "tokens"),
+    ("/v1/generate", IDS | {"tokens": [10**9]}, "tokens"),
     ("/v1/generate", IDS | {"sampling": {"max_tokens": 2, "beam": 4}}, "sampling.beam"),
     ("/v1/generate", IDS | {"sampling": {"max_tokens": 2, "top_p": 0}}, "sampling.top_p"),
     (
@@ -72,7 +80,7 @@ BAD: list[tuple[str, dict[str, Any], str | None]] = [
         "sampling.logit_bias[0]",
     ),
     ("/v1/score", {"sequences": [[]]}, "sequences[0]"),
-    ("/v1/score", {"sequences": [[1] * CONTEXT]}, None),
+    ("/v1/score", {"sequences": [[1], [1] * CONTEXT]}, "sequences[1]"),
     ("/v1/feedback", {"trajectory": "t", "success": "yes"}, "success"),
 ]
 

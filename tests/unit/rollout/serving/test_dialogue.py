@@ -82,7 +82,7 @@ def test_the_byte_policy_writes_an_episode_as_the_rollout_service_does(byte_dire
     assert model.dialogue is not None
     files = {name: (byte_directory / name).read_bytes() for name in ("tokenizer.json", "temper_chat.json")}
     codec = Codec.read(files)
-    made = [{"id": "c", "function": {"name": "py", "arguments": '{"code": "1+1"}'}}]
+    made = [{"id": "c", "function": {"name": "py", "arguments": {"code": "1+1"}}}]
     schema = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
     tools = [{"type": "function", "function": {"name": "py", "parameters": schema}}]
     written = model.dialogue.write(

@@ -128,7 +128,8 @@ def scripted(server_text: str, directory: Path, **options: Any) -> ScriptedEngin
 
 
 async def chat(server: Served, **options: Any) -> Any:
-    return await server.client.chat.completions.create(model="tiny", messages=HI, **options)
+    asked: dict[str, Any] = {"model": "tiny", "messages": HI, **options}
+    return await server.client.chat.completions.create(**asked)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 64])
@@ -248,6 +249,34 @@ async def test_the_byte_policy_calls_by_its_role_token(byte_directory: Path) -> 
     assert json.loads(done.message.tool_calls[0].function.arguments) == {"city": "Oslo"}
     assert plain.message.content == "hmOslo"
     assert engine.requests[0].tokens[0] == model.tokenizer.token_to_id("<bos>")
+
+
+async def test_a_tool_turn_of_the_byte_policy_is_written_as_it_was_made(byte_directory: Path) -> None:
+    """What a client sends back has the arguments as text; a demanded call begins as the policy would begin it."""
+    from temper.rollout.codec import Codec
+
+    files = {name: (byte_directory / name).read_bytes() for name in ("tokenizer.json", "temper_chat.json")}
+    codec = Codec.read(files)
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "-5"},
+    ]
+    forced = {"type": "function", "function": {"name": "weather"}}
+    engine = ScriptedEngine([*b"Oslo", codec.stops[0]])
+    async with served(byte_directory, lambda: engine) as server:
+        await chat(server, messages=messages, tools=[WEATHER])
+        called = (await chat(server, messages=messages, tools=[WEATHER], tool_choice=forced)).choices[0]
+    turn = (*codec.prompt("Weather?"), *codec.call("Oslo"), *codec.observation("-5"))
+    call_id = codec.call("")[0]
+    assert engine.requests[0].tokens == turn
+    assert engine.requests[1].tokens == (*turn, call_id)
+    assert json.loads(called.message.tool_calls[0].function.arguments) == {"city": "Oslo"}
 
 
 async def test_sampling_options_reach_the_engine(directory: Path) -> None:

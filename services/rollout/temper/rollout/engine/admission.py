@@ -99,16 +99,20 @@ class Desk:
         name = f"request {request.request_id}"
         self._check_id(name, request)
         if request.continues is not None and request.continues not in self._kept:
-            raise Rejected(f"{name}: continues {request.continues!r}, which is not a kept sequence")
+            raise Rejected(
+                f"{name}: continues {request.continues!r}, which is not a kept sequence", field="continues"
+            )
         if not request.tokens:
-            raise Rejected(f"{name}: tokens is empty; give at least one")
+            raise Rejected(f"{name}: tokens is empty; give at least one", field="tokens")
         if min(request.tokens) < 0 or max(request.tokens) >= self._vocab:
-            raise Rejected(f"{name}: tokens must lie in [0, {self._vocab})")
+            raise Rejected(f"{name}: tokens must lie in [0, {self._vocab})", field="tokens")
         check_sampling(name, request.sampling, self._vocab)
         context = self._kept.get(request.continues or "", 0) + len(request.tokens)
         if context >= self.max_context:
             raise Rejected(
-                f"{name}: context of {context} tokens is at or over the limit of {self.max_context}"
+                f"{name}: context of {context} tokens is at or over the limit of {self.max_context}",
+                field="tokens",
+                hint="shorten it, or raise engine.max_context where the model allows it",
             )
         return context
 

@@ -25,7 +25,7 @@ from temper.rollout.codec import Codec
 from temper.runtime.errors import Rejected
 
 Message = Mapping[str, Any]
-"""One message in OpenAI's form, contents already flattened to text."""
+"""One message in OpenAI's form, contents already flattened to text, arguments of earlier calls read into objects."""
 
 
 _TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -124,11 +124,7 @@ class TemperDialogue:
         if not calls:
             return self._codec.answer(text)
         call = calls[0]["function"]
-        try:
-            arguments: Any = json.loads(call["arguments"] or "{}")
-        except ValueError as broken:
-            raise Rejected(f"not JSON: {broken}", field=f"{where}.tool_calls[0].function.arguments") from None
-        return self._codec.call(box.write(call["name"], arguments))
+        return self._codec.call(box.write(call["name"], call["arguments"]))
 
 
 def read_dialogue(path: Path, side: Mapping[str, Any], tokenizer: Tokenizer) -> Dialogue | None:

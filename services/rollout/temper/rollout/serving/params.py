@@ -35,18 +35,25 @@ def choices(
     prompts: Sequence[Sequence[int]],
     model: Model,
     *,
+    field: str,
     name: str,
     limit: int,
+    context: int,
     top: int,
     deadline: float,
 ) -> list[Choice]:
-    """``n`` outputs for each prompt. ``limit``: most output tokens. Sample i of a prompt draws from stream (seed, i)."""
+    """``n`` outputs for each prompt. Sample i of a prompt draws from stream (seed, i).
+
+    ``limit``: most output tokens. ``context``: most tokens of prompt and output. ``field``: where prompts came from.
+    """
     sampling = _sampling(body, model, limit, top)
     seed = secrets.randbits(63) if body.seed is None else body.seed
     found: list[Choice] = []
     if len(prompts) * (body.n or 1) > _MOST_OUTPUTS:
         raise Rejected(f"at most {_MOST_OUTPUTS} outputs per request", field="n")
     for number, prompt in enumerate(prompts):
+        where = f"{field}[{number}]" if len(prompts) > 1 else field
+        check_prompt(prompt, where, context, int(model.config["vocab_size"]))
         for sample in range(body.n or 1):
             request = Request(
                 request_id=f"{name}#{len(found)}",
@@ -61,6 +68,20 @@ def choices(
             )
             found.append(Choice(len(found), request, body.stops, body.trajectory, number))
     return found
+
+
+def check_prompt(prompt: Sequence[int], where: str, context: int, vocabulary: int) -> None:
+    """Refuse, in the words of the request, what the engine would refuse in its own."""
+    if not prompt:
+        raise Rejected("the prompt has no tokens; give at least one", field=where)
+    if len(prompt) >= context:
+        raise Rejected(
+            f"the prompt has {len(prompt)} tokens, at or over the context limit of {context}",
+            field=where,
+            hint="shorten it",
+        )
+    if min(prompt) < 0 or max(prompt) >= vocabulary:
+        raise Rejected(f"tokens must lie in [0, {vocabulary})", field=where)
 
 
 def _sampling(body: Drawn, model: Model, limit: int, top: int) -> Sampling:

@@ -83,11 +83,17 @@ def _begin(body: ChatBody, model: Model, dialogue: Dialogue, style: CallStyle) -
         if style.opens == HERMES_OPEN:
             inside = "\n" + inside
     else:
-        inside = "" if named is None else f"{json.loads(named)} "
+        inside = "" if named is None or _needs_no_name(body) else f"{json.loads(named)} "
     if style.closes is None:
         (call_id,) = dialogue.shown
         return style.opens + inside, [call_id, *model.encode(inside, special=False)]
     return style.opens + inside, model.encode(style.opens + inside, special=False)
+
+
+def _needs_no_name(body: ChatBody) -> bool:
+    """Whether a compact call leaves the name out: there is one tool and it takes one text, as in :class:`ToolBox`."""
+    tools = body.tools or []
+    return len(tools) == 1 and Tool("", tools[0].function.parameters or {}).sole_text is not None
 
 
 def _message(message: ChatMessage, number: int) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from temper.rollout.serving.front import Front, require_whole
 from temper.rollout.serving.gather import gathered
 from temper.rollout.serving.generation import Ended
 from temper.rollout.serving.lane import Lane
-from temper.rollout.serving.params import Choice
+from temper.rollout.serving.params import Choice, check_prompt
 from temper.rollout.serving.schema import MOST_TOP, Body, Routed, TokenId
 from temper.rollout.serving.sse import Chunks, EventStream, primed, unless_gone
 
@@ -113,6 +113,8 @@ async def score(front: Front, request: Request) -> Response:
     body = await front.read(request, ScoreBody)
     lane = front.lane(_trained(body), front.name)
     name = f"score-{secrets.token_hex(8)}"
+    for number, tokens in enumerate(body.sequences):
+        check_prompt(tokens, f"sequences[{number}]", lane.max_context, int(lane.model.config["vocab_size"]))
     wanted = [
         Choice(
             number,
