@@ -120,6 +120,16 @@ async def test_entries_are_listed_in_order_and_links_are_described(sandbox: Sand
     assert len(await sandbox.list_files("/work", depth=1)) == 1
 
 
+async def test_a_tree_deeper_than_any_listing_is_no_error_of_the_host(
+    sandbox: Sandbox, programs: None
+) -> None:
+    code = "import os\nfor _ in range(1200):\n    os.mkdir('d')\n    os.chdir('d')\n"
+    await sandbox.execute(Command(("python3", "-c", code)), LIMITS)
+    assert len(await sandbox.list_files("/work", 128)) >= 128
+    with pytest.raises(Rejected, match="depth"):
+        await sandbox.list_files("/work", 100_000)
+
+
 async def test_what_is_not_there_is_said_so(sandbox: Sandbox) -> None:
     for asked in (sandbox.stat("/work/no"), sandbox.list_files("/work/no"), sandbox.remove("/work/no")):
         with pytest.raises(Rejected, match="no such file"):

@@ -16,7 +16,10 @@ from temper.runtime.bus.base import Bus
 from temper.runtime.errors import Rejected, Stale
 from temper.runtime.testing import MemoryPlatform
 from temper.sandbox.actor import SandboxActor
-from temper.sandbox.control import Control
+from temper.sandbox.control import Control, _entry
+from temper.sandbox.convert import result_message
+from temper.sandbox.engine.base import CommandResult, FileInfo, Outcome
+from temper.sandbox.engine.entries import EntryKind
 from temper.sandbox.gate import Gate
 
 
@@ -167,3 +170,9 @@ async def test_where_commands_need_a_word_no_other_call_runs_one(
     for subscription in subscriptions:
         await subscription.stop()
     await made.close()
+
+
+def test_names_and_errors_that_are_no_text_go_over_the_wire() -> None:
+    entry = _entry(FileInfo("/work/\udcff", EntryKind.LINK, 0, 0o777, 0.0, "/etc/\udcfe"))
+    assert (entry.path, entry.target) == ("/work/?", "/etc/?")
+    assert result_message(CommandResult(Outcome.OK, error="E: \udcff"), "none").error == "E: ?"

@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from temper.api.sandbox.v1 import control_pb2 as pb
 from temper.runtime.blobs import BlobStore, content_key
 from temper.sandbox.branching import Branches
-from temper.sandbox.convert import merge_limits, result_message
+from temper.sandbox.convert import merge_limits, printable, result_message
 from temper.sandbox.engine.base import (
     CommandResult,
     Edit,
@@ -254,12 +254,12 @@ async def _once(content: bytes) -> AsyncIterator[bytes]:
 
 def _entry(info: FileInfo) -> pb.FileEntry:
     return pb.FileEntry(
-        path=info.path,
+        path=printable(info.path),
         kind=_KINDS[info.kind],
         size=info.size,
         mode=info.mode,
         modified_at=info.modified_at,
-        target=info.target,
+        target=printable(info.target),
     )
 
 

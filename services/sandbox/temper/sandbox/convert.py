@@ -84,8 +84,13 @@ def result_message(result: CommandResult, cgroup_mode: str) -> sandbox_pb2.Comma
         cpu_s=result.evidence.cpu_s,
         peak_memory_bytes=result.evidence.peak_memory_bytes,
         cgroup_mode=cgroup_mode,
-        error=(result.error or "")[:MAX_ERROR],
+        error=printable(result.error or "")[:MAX_ERROR],
     )
+
+
+def printable(text: str) -> str:
+    """As it can go over the wire: bytes that were no text (a file's name may be any) are replaced."""
+    return text.encode(errors="replace").decode()
 
 
 def capabilities_message(host: str, slots: int, has: Capabilities) -> sandbox_pb2.GetCapabilitiesResponse:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from temper.runtime.errors import Unavailable
+from temper.sandbox.engine.discard import discard
 from temper.sandbox.engine.guest import wire
 
 _STOP_S: Final = 10.0
@@ -157,7 +157,7 @@ class WorkerProcess:
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_S)
-        shutil.rmtree(self._home, ignore_errors=True)
+        discard(self._home)
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(Unavailable(why))
@@ -174,7 +174,7 @@ def _home(cache: Path, uid: int) -> Path:
 def remove_homes(cache: Path) -> None:
     """What workers of a killed predecessor left; the service is the only one of its directory."""
     for home in cache.glob(f"{_HOMES}*"):
-        shutil.rmtree(home, ignore_errors=True)
+        discard(home)
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -5,13 +5,13 @@ network and the other processes of this user are within reach. For trusted envir
 """
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import identity, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits
+from temper.sandbox.engine.discard import discard
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
 from temper.sandbox.engine.slots import OFFERED, SlotBackend, guest_basis, rlimits
 
@@ -64,7 +64,7 @@ class ProcessBackend(SlotBackend):
         return self._home / str(slot)
 
     def _clear(self, slot: int) -> None:
-        shutil.rmtree(self._directory(slot), ignore_errors=True)
+        discard(self._directory(slot))
         try:
             self._directory(slot).mkdir(mode=0o700)
         except OSError as error:  # the host's failure, never the task's
@@ -73,7 +73,7 @@ class ProcessBackend(SlotBackend):
     async def close(self) -> None:
         """Destroy every sandbox, end the launcher, remove the directories."""
         await super().close()
-        shutil.rmtree(self._home, ignore_errors=True)
+        discard(self._home)
         if self._record is not None:
             self._record.unlink(missing_ok=True)
             self._record = None

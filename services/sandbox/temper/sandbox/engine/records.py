@@ -6,13 +6,13 @@ launcher, and the launcher with the service. Control groups and private director
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from temper.sandbox.engine import cgroups, identity
+from temper.sandbox.engine.discard import discard
 
 _PATTERN: Final = "owner-*.json"
 
@@ -56,7 +56,7 @@ def reclaim(state_dir: Path) -> Reclaimed:
         for each in record["directories"]:
             directory = Path(each)
             if directory.is_dir() and state_dir in directory.parents:
-                shutil.rmtree(directory, ignore_errors=True)
+                discard(directory)
                 directories += 1
         if not any(Path(each).is_dir() for each in record["groups"]):
             path.unlink()

@@ -50,8 +50,8 @@ def _info(place: str, found: os.stat_result, target: str = "") -> FileInfo:
 
 def entries(files: Files, path: str, depth: int) -> list[FileInfo]:
     """Entries below a directory in order of their paths. Raises Rejected."""
-    if depth < 1:
-        raise Rejected(f"must be at least 1, got {depth}", field="depth")
+    if not 1 <= depth <= MOST_LEVELS:
+        raise Rejected(f"must be within 1 and {MOST_LEVELS}, got {depth}", field="depth")
     found: list[FileInfo] = []
     with typed(path), files.directory(path) as here:
         for info, _, _ in walk(here, files.absolute(path), depth):

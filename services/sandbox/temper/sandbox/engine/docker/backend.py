@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from temper.sandbox.engine import identity
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits, StartCost
 from temper.sandbox.engine.container import refused
 from temper.sandbox.engine.container.backend import ContainerBackend
+from temper.sandbox.engine.discard import discard
 from temper.sandbox.engine.docker import images
 from temper.sandbox.engine.docker.client import MISSING, Client
 from temper.sandbox.engine.docker.container import TREES, DockerContainer
@@ -109,7 +109,7 @@ class DockerBackend(ContainerBackend):
                     await self._client.call(self._client.api.remove_container, each["Id"], force=True, v=True)
         for left in self._state_dir.glob("docker-*"):
             if identity.is_dead(left.name.removeprefix("docker-")):
-                shutil.rmtree(left, ignore_errors=True)
+                discard(left)
 
     async def _try(self) -> None:
         python = base_python()
@@ -226,7 +226,7 @@ class DockerBackend(ContainerBackend):
         await super().close()
         if self._image and self._source.own_programs:
             await images.drop(self._client, self._image)
-        shutil.rmtree(self._home, ignore_errors=True)
+        discard(self._home)
         self._client.close()
 
 

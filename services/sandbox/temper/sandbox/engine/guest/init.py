@@ -146,7 +146,9 @@ class _Init:
                     setsid=True,
                     setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
                 )
-        except (OSError, ValueError, IndexError) as error:  # the last: no program is named
+        except IndexError:
+            self.say({"event": "refused", "id": request["id"], "error": "no program is named"})
+        except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.say({"event": "refused", "id": request["id"], "error": text})
         else:

@@ -13,6 +13,7 @@ from temper.runtime.errors import Rejected, TemperError, Unavailable
 from temper.sandbox.engine import cgroups, identity, records
 from temper.sandbox.engine.base import Capabilities, Isolation, Limits, StartCost
 from temper.sandbox.engine.container.backend import ContainerBackend
+from temper.sandbox.engine.discard import discard
 from temper.sandbox.engine.guest import root, syscalls
 from temper.sandbox.engine.gvisor import bundle
 from temper.sandbox.engine.gvisor.container import GvisorContainer, Runsc
@@ -96,7 +97,7 @@ class GvisorBackend(ContainerBackend):
                     if tree.is_mount():
                         with contextlib.suppress(OSError):
                             syscalls.detach(str(tree))
-                shutil.rmtree(left, ignore_errors=True)
+                discard(left)
 
     def _make_groups(self) -> None:
         layout = cgroups.detect()
@@ -225,7 +226,7 @@ class GvisorBackend(ContainerBackend):
         if self._tree is not None:
             self._tree.remove()
             self._tree = None
-        shutil.rmtree(self._home, ignore_errors=True)
+        discard(self._home)
         if self._record is not None:
             self._record.unlink(missing_ok=True)
             self._record = None

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from temper.runtime.errors import Unavailable
 from temper.sandbox.engine.command import Limits
 from temper.sandbox.engine.container import processes
 from temper.sandbox.engine.container.local import LocalProgram, memory_file
+from temper.sandbox.engine.discard import discard
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import syscalls, wire
 from temper.sandbox.engine.gvisor import bundle
@@ -168,7 +168,7 @@ class GvisorContainer:
         for path in self.trees.values():
             with contextlib.suppress(OSError):
                 syscalls.detach(str(path))
-        shutil.rmtree(self._place, ignore_errors=True)
+        discard(self._place)
         if self._pidfd >= 0 and not self.died.done():
             raise Unavailable("the container would not die")
         if not self.died.done():
