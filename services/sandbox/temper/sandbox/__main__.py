@@ -1,4 +1,4 @@
-"""`python -m temper.sandbox [doctor]`: parse the configuration, then import the rest."""
+"""`python -m temper.sandbox [doctor|mcp]`: parse the configuration, then import the rest."""
 
 import sys
 
@@ -15,6 +15,10 @@ async def _build(context: Context[SandboxConfig]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["doctor"]:
         from temper.sandbox.doctor import main
+
+        sys.exit(main(sys.argv[2:]))
+    if sys.argv[1:2] == ["mcp"]:
+        from temper.sandbox.mcp import main
 
         sys.exit(main(sys.argv[2:]))
     sys.exit(run_service("sandbox", SandboxConfig, _build))

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from temper.api.sandbox.v1 import egress_pb2, sandbox_pb2
+from temper.api.sandbox.v1 import control_pb2, egress_pb2, sandbox_pb2
 from temper.runtime import topology
 from temper.runtime.bus.base import Bus, Subscription
 from temper.runtime.envelope import Envelope
@@ -22,6 +22,7 @@ from temper.sandbox.episodes import Episodes
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.state import End
 from temper.sandbox.tenancy import Purpose
+from temper.sandbox.toolcalls import ToolCalls
 
 ANY = "any"
 MAX_FILE = 512 << 10
@@ -40,6 +41,7 @@ class SandboxActor:
         self._episodes = episodes
         self._limits = limits
         self._slots = slots
+        calls = ToolCalls(host, limits, episodes.gate, episodes.gateway)
         self._methods: dict[str, tuple[type[Message], Method]] = {
             "Materialize": (sandbox_pb2.MaterializeRequest, episodes.materialize),
             "Step": (sandbox_pb2.StepRequest, episodes.step),
@@ -54,6 +56,7 @@ class SandboxActor:
             "GetCapabilities": (sandbox_pb2.GetCapabilitiesRequest, self.get_capabilities),
             "SetEgress": (egress_pb2.SetEgressRequest, self.set_egress),
             "GetEgress": (egress_pb2.GetEgressRequest, self.get_egress),
+            "CallTool": (control_pb2.CallToolRequest, calls.call_tool),
             **control.methods(),
         }
 

@@ -19,7 +19,7 @@ from temper.sandbox.engine.base import (
     SessionSpec,
     Stream,
 )
-from temper.sandbox.engine.entries import EntryKind
+from temper.sandbox.engine.entries import ChangeKind, EntryKind
 from temper.sandbox.gate import Gate
 from temper.sandbox.host import SandboxHost
 
@@ -36,6 +36,12 @@ _KINDS: Final = {
     EntryKind.DIRECTORY: pb.ENTRY_KIND_DIRECTORY,
     EntryKind.LINK: pb.ENTRY_KIND_LINK,
     EntryKind.OTHER: pb.ENTRY_KIND_OTHER,
+}
+_CHANGES: Final = {
+    ChangeKind.CREATED: pb.CHANGE_KIND_CREATED,
+    ChangeKind.MODIFIED: pb.CHANGE_KIND_MODIFIED,
+    ChangeKind.REMOVED: pb.CHANGE_KIND_REMOVED,
+    ChangeKind.LOST: pb.CHANGE_KIND_LOST,
 }
 
 
@@ -74,6 +80,7 @@ class Control:
             "RemoveFile": (pb.RemoveFileRequest, self.remove_file),
             "PatchFile": (pb.PatchFileRequest, self.patch_file),
             "SearchFiles": (pb.SearchFilesRequest, self.search_files),
+            "WatchFiles": (pb.WatchFilesRequest, self.watch_files),
             "PutTree": (pb.PutTreeRequest, self.put_tree),
             "GetTree": (pb.GetTreeRequest, self.get_tree),
             "Snapshot": (pb.SnapshotRequest, self.snapshot),
@@ -201,6 +208,17 @@ class Control:
         found = await self._host.sandbox(request.session_id).search(request.pattern, request.path, limit)
         matches = [pb.LineMatch(path=each.path, line=each.line, text=each.text) for each in found]
         return pb.SearchFilesResponse(matches=matches)
+
+    async def watch_files(self, request: pb.WatchFilesRequest) -> pb.WatchFilesResponse:
+        """What happened to files after an offset; begins to look at the first call."""
+        watches, sandbox = self._host.desk(request.session_id).watches, self._host.sandbox(request.session_id)
+        if request.close:
+            await watches.close(request.watch_id)
+            return pb.WatchFilesResponse(ended=True)
+        window = await watches.begin(sandbox, request.watch_id, request.path)
+        changes, offset, ended = await window.read(request.offset, request.wait_s)
+        found = [pb.FileChange(kind=_CHANGES[each.kind], path=printable(each.path)) for each in changes]
+        return pb.WatchFilesResponse(changes=found, offset=offset, ended=ended)
 
     async def put_tree(self, request: pb.PutTreeRequest) -> pb.PutTreeResponse:
         """Unpack an archive."""

@@ -1,4 +1,4 @@
-"""What a caller has open in one session: programs, streams that wait to be read, snapshots by step."""
+"""What a caller has open in one session: programs, streams that wait to be read, watches, snapshots by step."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from temper.runtime.errors import Exhausted, Rejected
 from temper.sandbox.engine.base import CommandResult, Sandbox, Session, SessionSpec, Sink
 from temper.sandbox.streams import OutputWindow
 from temper.sandbox.timeline import Timeline
+from temper.sandbox.watches import Watches
 
 _MOST_STREAMS: Final = 64
 _MOST_PROGRAMS: Final = 64
@@ -29,6 +30,8 @@ class Desk:
         self._opened = asyncio.Event()
         self.timeline = Timeline()
         """Its snapshots."""
+        self.watches = Watches(clock)
+        """Its watches of files."""
 
     async def start(self, sandbox: Sandbox, name: str, spec: SessionSpec, *, stream: bool) -> Session:
         """The program of this name, started unless it is there. Raises Rejected, Exhausted, Unavailable."""
@@ -106,6 +109,7 @@ class Desk:
             window.end()
         self._ends.clear()
         self._programs.clear()
+        self.watches.clear()
 
 
 async def _end_with(program: Session, window: OutputWindow) -> None:

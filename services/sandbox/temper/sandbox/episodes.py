@@ -66,7 +66,8 @@ class Episodes:
         self._clock = clock
         self._metrics = metrics
         self._finishing: dict[str, asyncio.Task[sandbox_pb2.FinishResponse]] = {}
-        self._gateway = gateway.Gateway(clock)
+        self.gateway = gateway.Gateway(clock)
+        """What every call goes through."""
         self._answers: OrderedDict[str, str] = OrderedDict()
         self._final: OrderedDict[str, Remains] = OrderedDict()
 
@@ -111,7 +112,7 @@ class Episodes:
         await self._host.acquire(request.session_id, sandbox_limits, request.lease_s, purpose)
 
         async def work(sandbox: Sandbox) -> CommandResult:
-            return await self._gateway.call(purpose.env, sandbox, call, limits)
+            return await self.gateway.call(purpose.env, sandbox, call, limits)
 
         result = await self._host.run(request.session_id, request.command_id, work)
         seen = [tools.observation(result, limits), gateway.told(call.repairs)]

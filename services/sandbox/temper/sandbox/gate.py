@@ -46,6 +46,18 @@ class Gate:
             return None
         return BadCall("not_approved", _told(record))
 
+    async def bare_tool(self, request: control_pb2.CallToolRequest, call: Checked) -> BadCall | None:
+        """As `tool`, in a sandbox without an environment; where bare commands ask, so do all tools."""
+        if not self._commands and not approvals.needed(self._tools, call.tool.name):
+            return None
+        subject = {
+            "tool": call.tool.name,
+            "arguments": dict(call.arguments),
+            "command_id": request.command_id,
+        }
+        record = await self._ask("tool", subject, request.session_id, "", "")
+        return None if record.state == approvals.GRANTED else BadCall("not_approved", _told(record))
+
     async def require_exec(self, request: sandbox_pb2.ExecRequest) -> None:
         """Raises Rejected if a person said no or nothing, Exhausted while there is no answer."""
         subject = {

@@ -105,6 +105,29 @@ def get(
         file.write(reply.content)
 
 
+def watch(
+    sandbox: SandboxArgument,
+    path: Annotated[str, Parameter(help="Directory; the work directory without.")] = "",
+    /,
+    *,
+    broker: Broker = HERE,
+) -> None:
+    """Print what happens to files below a directory, a line each, until the sandbox ends or you interrupt."""
+    from temper.api.sandbox.v1 import control_pb2
+    from temper.client.cli.output import write
+    from temper.client.sdk.sandbox import Place
+
+    async def work(client: SandboxClient) -> None:
+        async for change in client.watch(Place.parse(sandbox), path):
+            if change is None:
+                say(f"watching {path or 'the work directory'}")
+            else:
+                kind = control_pb2.ChangeKind.Name(change.kind).removeprefix("CHANGE_KIND_").lower()
+                write(f"{kind:9} {change.path}")
+
+    broker.run(work)
+
+
 def snapshot(
     sandbox: SandboxArgument,
     /,

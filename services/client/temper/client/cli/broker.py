@@ -37,20 +37,25 @@ class Broker:
 
     def client(self) -> SandboxClient:
         """A client, not connected yet. Unavailable if no platform runs in the data directory."""
+        from temper.client.sdk.sandbox import SandboxClient
+
+        return SandboxClient(*self.address())
+
+    def address(self) -> tuple[str, Path | None]:
+        """The broker's URL and the file with its token. Unavailable if no platform runs in the data directory."""
         import tomllib
 
-        from temper.client.sdk.sandbox import SandboxClient
         from temper.client.sdk.target import embedded
         from temper.runtime.errors import Unavailable
 
         if self.bus_url:
-            return SandboxClient(self.bus_url, self.bus_token_file)
+            return self.bus_url, self.bus_token_file
         embedded(self.data_dir)
         try:
             settings = tomllib.loads((self.data_dir / "run" / "sandbox.toml").read_text())
         except FileNotFoundError:
             raise Unavailable(f"the platform in {self.data_dir} runs no sandbox service") from None
-        return SandboxClient(settings["bus"]["url"], Path(settings["bus"]["token_file"]))
+        return settings["bus"]["url"], Path(settings["bus"]["token_file"])
 
     def run(self, work: Callable[[SandboxClient], Awaitable[T]]) -> T:
         """Connect, work, disconnect."""

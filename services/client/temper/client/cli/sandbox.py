@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from temper.client.cli.branches import fork, get, ls, put, rollback, snapshot
+from temper.client.cli.branches import fork, get, ls, put, rollback, snapshot, watch
 from temper.client.cli.broker import HERE, Broker, SandboxArgument
 from temper.client.cli.exits import FAILED, OK, say
+from temper.client.cli.mcp import mcp
 from temper.client.cli.options import OutputOption
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ def register(app: App) -> None:
         ls,
         put,
         get,
+        watch,
         snapshot,
         fork,
         rollback,
         delete,
+        mcp,
     )
     for command in commands:
         group.command(command, name=command.__name__.rstrip("_"))

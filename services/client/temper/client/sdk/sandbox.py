@@ -9,8 +9,9 @@ await client.release(place)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
 from temper.runtime import topology
 from temper.runtime.bus.credentials import Credentials
 from temper.runtime.bus.nats import NatsBus
-from temper.runtime.errors import Rejected
+from temper.runtime.errors import Rejected, Stale, TemperError
 
 M = TypeVar("M", bound=Message)
 Show = Callable[[bool, bytes], Awaitable[None]]
@@ -145,6 +146,32 @@ class SandboxClient:
             for chunk in reply.chunks:
                 yield chunk
             offset, ended = reply.offset, reply.ended
+
+    async def watch(self, place: Place, path: str = "") -> AsyncGenerator[Any, None]:
+        """Changes below a directory, from now until the sandbox ends or begins anew. Raises TemperError.
+
+        The first item is None: it says that from here on nothing is missed.
+        """
+        name, offset, ended = f"cli-{secrets.token_hex(8)}", 0, False
+        try:
+            await self._changes(place, control_pb2.WatchFilesRequest(watch_id=name, path=path))
+            yield None
+            while not ended:
+                request = control_pb2.WatchFilesRequest(watch_id=name, offset=offset, wait_s=_WAIT_S)
+                try:
+                    reply = await self._changes(place, request)
+                except Stale:  # it ended between two looks
+                    return
+                for change in reply.changes:
+                    yield change
+                offset, ended = reply.offset, reply.ended
+        finally:
+            with contextlib.suppress(TemperError):  # a sandbox that is gone has closed it
+                await self._changes(place, control_pb2.WatchFilesRequest(watch_id=name, close=True))
+
+    async def _changes(self, place: Place, request: Any) -> Any:
+        request.session_id = place.name
+        return await self.ask(place.host, request, control_pb2.WatchFilesResponse)
 
     async def start(
         self, place: Place, argv: Sequence[str], *, terminal: bool, rows: int = 24, columns: int = 80

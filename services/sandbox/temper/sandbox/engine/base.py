@@ -203,7 +203,10 @@ class Sandbox(Protocol):
         ...
 
     def watch(self, path: str) -> AsyncIterator[Change]:
-        """Changes below a directory as they happen, until the sandbox ends or the iterator is closed."""
+        """Changes below a directory as they happen, until the sandbox ends or the iterator is closed.
+
+        It listens from its first step on, before that step waits for anything.
+        """
         ...
 
     async def snapshot(self) -> str:

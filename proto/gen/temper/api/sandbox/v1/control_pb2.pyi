@@ -23,6 +23,14 @@ class EntryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENTRY_KIND_DIRECTORY: _ClassVar[EntryKind]
     ENTRY_KIND_LINK: _ClassVar[EntryKind]
     ENTRY_KIND_OTHER: _ClassVar[EntryKind]
+
+class ChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_KIND_UNSPECIFIED: _ClassVar[ChangeKind]
+    CHANGE_KIND_CREATED: _ClassVar[ChangeKind]
+    CHANGE_KIND_MODIFIED: _ClassVar[ChangeKind]
+    CHANGE_KIND_REMOVED: _ClassVar[ChangeKind]
+    CHANGE_KIND_LOST: _ClassVar[ChangeKind]
 OUTPUT_STREAM_UNSPECIFIED: OutputStream
 OUTPUT_STREAM_STDOUT: OutputStream
 OUTPUT_STREAM_STDERR: OutputStream
@@ -31,6 +39,11 @@ ENTRY_KIND_FILE: EntryKind
 ENTRY_KIND_DIRECTORY: EntryKind
 ENTRY_KIND_LINK: EntryKind
 ENTRY_KIND_OTHER: EntryKind
+CHANGE_KIND_UNSPECIFIED: ChangeKind
+CHANGE_KIND_CREATED: ChangeKind
+CHANGE_KIND_MODIFIED: ChangeKind
+CHANGE_KIND_REMOVED: ChangeKind
+CHANGE_KIND_LOST: ChangeKind
 
 class StartProgramRequest(_message.Message):
     __slots__ = ("session_id", "program_id", "argv", "terminal", "rows", "columns", "stdin", "env", "cwd", "stream")
@@ -356,6 +369,68 @@ class SearchFilesResponse(_message.Message):
     MATCHES_FIELD_NUMBER: _ClassVar[int]
     matches: _containers.RepeatedCompositeFieldContainer[LineMatch]
     def __init__(self, matches: _Optional[_Iterable[_Union[LineMatch, _Mapping]]] = ...) -> None: ...
+
+class FileChange(_message.Message):
+    __slots__ = ("kind", "path")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    kind: ChangeKind
+    path: str
+    def __init__(self, kind: _Optional[_Union[ChangeKind, str]] = ..., path: _Optional[str] = ...) -> None: ...
+
+class WatchFilesRequest(_message.Message):
+    __slots__ = ("session_id", "watch_id", "path", "offset", "wait_s", "close")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    watch_id: str
+    path: str
+    offset: int
+    wait_s: float
+    close: bool
+    def __init__(self, session_id: _Optional[str] = ..., watch_id: _Optional[str] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., wait_s: _Optional[float] = ..., close: bool = ...) -> None: ...
+
+class WatchFilesResponse(_message.Message):
+    __slots__ = ("changes", "offset", "ended")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[FileChange]
+    offset: int
+    ended: bool
+    def __init__(self, changes: _Optional[_Iterable[_Union[FileChange, _Mapping]]] = ..., offset: _Optional[int] = ..., ended: bool = ...) -> None: ...
+
+class CallToolRequest(_message.Message):
+    __slots__ = ("session_id", "command_id", "call", "limits")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    command_id: str
+    call: _sandbox_pb2.ToolCall
+    limits: _sandbox_pb2.Limits
+    def __init__(self, session_id: _Optional[str] = ..., command_id: _Optional[str] = ..., call: _Optional[_Union[_sandbox_pb2.ToolCall, _Mapping]] = ..., limits: _Optional[_Union[_sandbox_pb2.Limits, _Mapping]] = ...) -> None: ...
+
+class CallToolResponse(_message.Message):
+    __slots__ = ("observation", "result", "is_error", "repairs", "refused", "answer")
+    OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    IS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    REPAIRS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    observation: str
+    result: _sandbox_pb2.CommandResult
+    is_error: bool
+    repairs: _containers.RepeatedScalarFieldContainer[str]
+    refused: str
+    answer: str
+    def __init__(self, observation: _Optional[str] = ..., result: _Optional[_Union[_sandbox_pb2.CommandResult, _Mapping]] = ..., is_error: bool = ..., repairs: _Optional[_Iterable[str]] = ..., refused: _Optional[str] = ..., answer: _Optional[str] = ...) -> None: ...
 
 class PutTreeRequest(_message.Message):
     __slots__ = ("session_id", "path", "content", "blob")

@@ -111,6 +111,16 @@ class SandboxControlServiceStub(object):
                 request_serializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.SearchFilesRequest.SerializeToString,
                 response_deserializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.SearchFilesResponse.FromString,
                 _registered_method=True)
+        self.WatchFiles = channel.unary_unary(
+                '/temper.api.sandbox.v1.SandboxControlService/WatchFiles',
+                request_serializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.WatchFilesRequest.SerializeToString,
+                response_deserializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.WatchFilesResponse.FromString,
+                _registered_method=True)
+        self.CallTool = channel.unary_unary(
+                '/temper.api.sandbox.v1.SandboxControlService/CallTool',
+                request_serializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.CallToolRequest.SerializeToString,
+                response_deserializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.CallToolResponse.FromString,
+                _registered_method=True)
         self.PutTree = channel.unary_unary(
                 '/temper.api.sandbox.v1.SandboxControlService/PutTree',
                 request_serializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.PutTreeRequest.SerializeToString,
@@ -253,6 +263,20 @@ class SandboxControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchFiles(self, request, context):
+        """Changes below a directory as they happen; the first call begins to watch and answers once it does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CallTool(self, request, context):
+        """One of the standard tools in a bare sandbox, through the gate that every call of a policy goes through.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutTree(self, request, context):
         """Unpacks a tar archive below a directory.
         """
@@ -372,6 +396,16 @@ def add_SandboxControlServiceServicer_to_server(servicer, server):
                     servicer.SearchFiles,
                     request_deserializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.SearchFilesRequest.FromString,
                     response_serializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.SearchFilesResponse.SerializeToString,
+            ),
+            'WatchFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.WatchFiles,
+                    request_deserializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.WatchFilesRequest.FromString,
+                    response_serializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.WatchFilesResponse.SerializeToString,
+            ),
+            'CallTool': grpc.unary_unary_rpc_method_handler(
+                    servicer.CallTool,
+                    request_deserializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.CallToolRequest.FromString,
+                    response_serializer=temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.CallToolResponse.SerializeToString,
             ),
             'PutTree': grpc.unary_unary_rpc_method_handler(
                     servicer.PutTree,
@@ -811,6 +845,60 @@ class SandboxControlService(object):
             '/temper.api.sandbox.v1.SandboxControlService/SearchFiles',
             temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.SearchFilesRequest.SerializeToString,
             temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.SearchFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/temper.api.sandbox.v1.SandboxControlService/WatchFiles',
+            temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.WatchFilesRequest.SerializeToString,
+            temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.WatchFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CallTool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/temper.api.sandbox.v1.SandboxControlService/CallTool',
+            temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.CallToolRequest.SerializeToString,
+            temper_dot_api_dot_sandbox_dot_v1_dot_control__pb2.CallToolResponse.FromString,
             options,
             channel_credentials,
             insecure,

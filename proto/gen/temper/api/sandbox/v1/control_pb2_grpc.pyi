@@ -265,6 +265,38 @@ _SandboxControlServiceSearchFilesType = typing_extensions.TypeVar(
     ],
 )
 
+_SandboxControlServiceWatchFilesType = typing_extensions.TypeVar(
+    '_SandboxControlServiceWatchFilesType',
+    grpc.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.WatchFilesRequest,
+        temper.api.sandbox.v1.control_pb2.WatchFilesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.WatchFilesRequest,
+        temper.api.sandbox.v1.control_pb2.WatchFilesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.WatchFilesRequest,
+        temper.api.sandbox.v1.control_pb2.WatchFilesResponse,
+    ],
+)
+
+_SandboxControlServiceCallToolType = typing_extensions.TypeVar(
+    '_SandboxControlServiceCallToolType',
+    grpc.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.CallToolRequest,
+        temper.api.sandbox.v1.control_pb2.CallToolResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.CallToolRequest,
+        temper.api.sandbox.v1.control_pb2.CallToolResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.CallToolRequest,
+        temper.api.sandbox.v1.control_pb2.CallToolResponse,
+    ],
+)
+
 _SandboxControlServicePutTreeType = typing_extensions.TypeVar(
     '_SandboxControlServicePutTreeType',
     grpc.UnaryUnaryMultiCallable[
@@ -361,7 +393,7 @@ _SandboxControlServiceRollbackType = typing_extensions.TypeVar(
     ],
 )
 
-class SandboxControlServiceStub(typing.Generic[_SandboxControlServiceStartProgramType, _SandboxControlServiceRunScriptType, _SandboxControlServiceWriteInputType, _SandboxControlServiceReadOutputType, _SandboxControlServiceResizeTerminalType, _SandboxControlServiceSignalProgramType, _SandboxControlServiceCloseProgramType, _SandboxControlServiceListProcessesType, _SandboxControlServiceSignalProcessType, _SandboxControlServiceStatFileType, _SandboxControlServiceListFilesType, _SandboxControlServiceMakeDirectoryType, _SandboxControlServiceRemoveFileType, _SandboxControlServicePatchFileType, _SandboxControlServiceSearchFilesType, _SandboxControlServicePutTreeType, _SandboxControlServiceGetTreeType, _SandboxControlServiceSnapshotType, _SandboxControlServiceForkType, _SandboxControlServiceRestoreType, _SandboxControlServiceRollbackType]):
+class SandboxControlServiceStub(typing.Generic[_SandboxControlServiceStartProgramType, _SandboxControlServiceRunScriptType, _SandboxControlServiceWriteInputType, _SandboxControlServiceReadOutputType, _SandboxControlServiceResizeTerminalType, _SandboxControlServiceSignalProgramType, _SandboxControlServiceCloseProgramType, _SandboxControlServiceListProcessesType, _SandboxControlServiceSignalProcessType, _SandboxControlServiceStatFileType, _SandboxControlServiceListFilesType, _SandboxControlServiceMakeDirectoryType, _SandboxControlServiceRemoveFileType, _SandboxControlServicePatchFileType, _SandboxControlServiceSearchFilesType, _SandboxControlServiceWatchFilesType, _SandboxControlServiceCallToolType, _SandboxControlServicePutTreeType, _SandboxControlServiceGetTreeType, _SandboxControlServiceSnapshotType, _SandboxControlServiceForkType, _SandboxControlServiceRestoreType, _SandboxControlServiceRollbackType]):
     """Carried by NATS request/reply on `temper.v1.rpc.sandbox.<host>.<method>`, the host that `Acquire` or `Step` named. What a host's
     backend does not declare in `GetCapabilities` is refused. Calls with a command_id run once, however often they are sent.
     """
@@ -427,6 +459,14 @@ class SandboxControlServiceStub(typing.Generic[_SandboxControlServiceStartProgra
         grpc.UnaryUnaryMultiCallable[
             temper.api.sandbox.v1.control_pb2.SearchFilesRequest,
             temper.api.sandbox.v1.control_pb2.SearchFilesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            temper.api.sandbox.v1.control_pb2.WatchFilesRequest,
+            temper.api.sandbox.v1.control_pb2.WatchFilesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            temper.api.sandbox.v1.control_pb2.CallToolRequest,
+            temper.api.sandbox.v1.control_pb2.CallToolResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             temper.api.sandbox.v1.control_pb2.PutTreeRequest,
@@ -517,6 +557,14 @@ class SandboxControlServiceStub(typing.Generic[_SandboxControlServiceStartProgra
             temper.api.sandbox.v1.control_pb2.SearchFilesResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            temper.api.sandbox.v1.control_pb2.WatchFilesRequest,
+            temper.api.sandbox.v1.control_pb2.WatchFilesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            temper.api.sandbox.v1.control_pb2.CallToolRequest,
+            temper.api.sandbox.v1.control_pb2.CallToolResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             temper.api.sandbox.v1.control_pb2.PutTreeRequest,
             temper.api.sandbox.v1.control_pb2.PutTreeResponse,
         ],
@@ -586,6 +634,12 @@ class SandboxControlServiceStub(typing.Generic[_SandboxControlServiceStartProgra
 
     SearchFiles: _SandboxControlServiceSearchFilesType
     """Lines of files that match a regular expression."""
+
+    WatchFiles: _SandboxControlServiceWatchFilesType
+    """Changes below a directory as they happen; the first call begins to watch and answers once it does."""
+
+    CallTool: _SandboxControlServiceCallToolType
+    """One of the standard tools in a bare sandbox, through the gate that every call of a policy goes through."""
 
     PutTree: _SandboxControlServicePutTreeType
     """Unpacks a tar archive below a directory."""
@@ -665,6 +719,14 @@ SandboxControlServiceAsyncStub: typing_extensions.TypeAlias = SandboxControlServ
     grpc.aio.UnaryUnaryMultiCallable[
         temper.api.sandbox.v1.control_pb2.SearchFilesRequest,
         temper.api.sandbox.v1.control_pb2.SearchFilesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.WatchFilesRequest,
+        temper.api.sandbox.v1.control_pb2.WatchFilesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.sandbox.v1.control_pb2.CallToolRequest,
+        temper.api.sandbox.v1.control_pb2.CallToolResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         temper.api.sandbox.v1.control_pb2.PutTreeRequest,
@@ -816,6 +878,22 @@ class SandboxControlServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[temper.api.sandbox.v1.control_pb2.SearchFilesResponse, collections.abc.Awaitable[temper.api.sandbox.v1.control_pb2.SearchFilesResponse]]:
         """Lines of files that match a regular expression."""
+
+    @abc.abstractmethod
+    def WatchFiles(
+        self,
+        request: temper.api.sandbox.v1.control_pb2.WatchFilesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[temper.api.sandbox.v1.control_pb2.WatchFilesResponse, collections.abc.Awaitable[temper.api.sandbox.v1.control_pb2.WatchFilesResponse]]:
+        """Changes below a directory as they happen; the first call begins to watch and answers once it does."""
+
+    @abc.abstractmethod
+    def CallTool(
+        self,
+        request: temper.api.sandbox.v1.control_pb2.CallToolRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[temper.api.sandbox.v1.control_pb2.CallToolResponse, collections.abc.Awaitable[temper.api.sandbox.v1.control_pb2.CallToolResponse]]:
+        """One of the standard tools in a bare sandbox, through the gate that every call of a policy goes through."""
 
     @abc.abstractmethod
     def PutTree(
