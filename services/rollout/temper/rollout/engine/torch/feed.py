@@ -29,9 +29,9 @@ class Feed:
     """For a decode row that reads a part of its context only: what is known of its pages."""
 
 
-def pool_order(feed: Feed) -> tuple[bool, bool, int, int, int]:
+def pool_order(feed: Feed) -> tuple[int, ...]:
     """Sorts feeds as :mod:`.attention` wants them: decode before prefill, dense before sparse, then by width and place."""
     if not feed.decode:
-        return True, False, 0, 0, 0
+        return (1,)
     last = feed.rows[-1]
-    return False, feed.pages is not None, len(feed.tokens), last.size, last.start
+    return 0, feed.pages is not None, len(feed.tokens), last.size, last.start

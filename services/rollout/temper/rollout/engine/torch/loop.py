@@ -19,11 +19,12 @@ from temper.rollout.engine.torch.feed import pool_order
 from temper.rollout.engine.torch.kv import Cache
 from temper.rollout.engine.torch.model import Model
 from temper.rollout.engine.torch.roster import Limits
-from temper.rollout.engine.torch.sample import verify
-from temper.rollout.engine.torch.schedule import Schedule, Work
+from temper.rollout.engine.torch.sample import draw, verify
+from temper.rollout.engine.torch.schedule import Schedule
 from temper.rollout.engine.torch.sequence import Sequence
 from temper.rollout.engine.torch.sizes import BLOCK
 from temper.rollout.engine.torch.weights import Weights
+from temper.rollout.engine.torch.work import Work
 
 
 class Loop:
@@ -124,13 +125,14 @@ class Loop:
         rows: list[int] = []
         end = 0
         for work in works:
-            end += work.logits
-            self._account(work, logits, end - work.logits)
+            first, end = end, end + work.logits
+            self._account(work, logits, first)
             if work.last:
+                sequence = work.sequence
                 drawn = range(end - 1 - work.drafts, end)
-                asking.append((work.sequence, work))
+                asking.append((sequence, work))
                 rows += drawn
-                for follower in self._fork(work.sequence):
+                for follower in self._fork(sequence):
                     asking.append((follower, work))
                     rows += drawn
         if asking:
@@ -151,14 +153,14 @@ class Loop:
                 _score(sequence, work, logits[row : row + work.logits])
         elif sequence.oldest is None:
             sequence.oldest = self.weights.version
-        context.done = work.stop
-        if context.done >= (len(context.keys) + 1) * BLOCK:
+        context.done = done = work.start + len(work.tokens) - work.drafts
+        if done >= (len(context.keys) + 1) * BLOCK:
             context.publish(self.pool, sequence.tokens)
 
     def _fork(self, leader: Sequence) -> list[Sequence]:
         """The prompt is computed: from here each goes its own way."""
         if not leader.followers and not leader.request.prompt_logprobs:
-            return []
+            return leader.followers
         followers, leader.followers = leader.followers, []
         for follower in followers:
             assert leader.context is not None
@@ -173,6 +175,9 @@ class Loop:
 
     def _draw(self, asking: list[tuple[Sequence, Work]], logits: Tensor) -> None:
         assert self.weights is not None
+        if self.schedule.proposer is None and not any(one.asking.sampling.top_logprobs for one, _ in asking):
+            self._append([sequence for sequence, _ in asking], logits, self.weights.version)
+            return
         for sequence, work in asking:
             sequence.asking.draft = tuple(work.tokens[-work.drafts :]) if work.drafts else ()
         drawn = verify(logits, [sequence.asking for sequence, _ in asking])
@@ -187,6 +192,18 @@ class Loop:
             assert sequence.context is not None
             # Accepted drafts were fed already; the last token of a context never was.
             sequence.context.done = work.start + len(work.tokens) - work.drafts + took - 1
+            if sequence.watched:
+                self._emitted.append(sequence.emitted(version))
+            if reason is not None:
+                self._finish(sequence, reason)
+
+    def _append(self, sequences: list[Sequence], logits: Tensor, version: int) -> None:
+        """One token for each, no drafts: what :meth:`_draw` does, with less to do per sequence."""
+        drawn = draw(logits, [sequence.asking for sequence in sequences])
+        self.generated += len(sequences)
+        columns = zip(sequences, drawn.tokens, drawn.raw, drawn.processed, drawn.surviving, strict=True)
+        for sequence, token, raw, processed, surviving in columns:
+            reason = sequence.append(token, raw, processed, surviving, version)
             if sequence.watched:
                 self._emitted.append(sequence.emitted(version))
             if reason is not None:

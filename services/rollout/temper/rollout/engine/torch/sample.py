@@ -75,21 +75,36 @@ def verify(logits: Tensor, asks: Sequence[Ask]) -> list[Drawn]:
     else:
         keys = [ask.key for ask in asks for _ in range(len(ask.draft) + 1)]
         positions = [len(ask.tokens) + j for ask in asks for j in range(len(ask.draft) + 1)]
-    uniform = uniforms(np.array(keys, np.uint64), np.array(positions, np.uint64))
-    return decide(logits, asks, torch.from_numpy(uniform))
+    return decide(logits, asks, _uniforms(keys, positions))
 
 
 def decide(logits: Tensor, asks: Sequence[Ask], uniform: Tensor) -> list[Drawn]:
     """:func:`verify` with the uniforms given, float64 ``[rows]``."""
     raw = torch.log_softmax(logits, dim=-1)
+    return _cut(raw, asks, _columns(logits, raw, asks, uniform))
+
+
+def draw(logits: Tensor, asks: Sequence[Ask]) -> Drawn:
+    """:func:`verify` for asks without drafts and without alternatives: one token each, side by side."""
+    raw = torch.log_softmax(logits, dim=-1)
+    return _columns(
+        logits, raw, asks, _uniforms([ask.key for ask in asks], [len(ask.tokens) for ask in asks])
+    )
+
+
+def _uniforms(keys: list[int], positions: list[int]) -> Tensor:
+    return torch.from_numpy(uniforms(np.array(keys, np.uint64), np.array(positions, np.uint64)))
+
+
+def _columns(logits: Tensor, raw: Tensor, asks: Sequence[Ask], uniform: Tensor) -> Drawn:
+    """What every row draws."""
     if all(ask.plain for ask in asks):
         tokens = invert(raw.exp(), uniform)
-        processed, surviving = raw.gather(1, tokens)[:, 0], torch.zeros(len(raw))
-    else:
-        tokens, processed, surviving = _draw_processed(logits, raw, asks, uniform)
-    raw_at = raw.gather(1, tokens)[:, 0]
-    every = Drawn(tokens[:, 0].tolist(), raw_at.tolist(), processed.tolist(), surviving.tolist(), [])
-    return _cut(raw, asks, every)
+        raw_at = raw.gather(1, tokens)[:, 0].tolist()
+        return Drawn(tokens[:, 0].tolist(), raw_at, raw_at, [0.0] * len(raw_at), [])
+    tokens, processed, surviving = _draw_processed(logits, raw, asks, uniform)
+    raw_at = raw.gather(1, tokens)[:, 0].tolist()
+    return Drawn(tokens[:, 0].tolist(), raw_at, processed.tolist(), surviving.tolist(), [])
 
 
 def _cut(raws: Tensor, asks: Sequence[Ask], every: Drawn) -> list[Drawn]:

@@ -127,24 +127,32 @@ class Sequence:
 
     def take(self, drawn: Drawn, version: int) -> FinishReason | None:
         """Append what one step drew, up to a stop or the limit; says whether that was the end."""
-        oldest = version if self.oldest is None else self.oldest
-        if not self.marks or self.marks[-1][1:] != (version, oldest):
-            self.marks.append((len(self.raw), version, oldest))
         for at, token in enumerate(drawn.tokens):
-            self.tokens.append(token)
-            self.raw.append(drawn.raw[at])
-            self.processed.append(drawn.processed[at])
-            self.surviving.append(drawn.surviving[at])
             if drawn.top:
                 self.top.append(drawn.top[at])
-            if token in self.stops:
+            numbers = drawn.raw[at], drawn.processed[at], drawn.surviving[at]
+            reason = self.append(token, *numbers, version)
+            if reason is not None:
                 self.accepted += min(at + 1, drawn.accepted)
-                return FinishReason.STOP
-            if len(self.raw) >= self.limit:
-                self.accepted += min(at + 1, drawn.accepted)
-                return FinishReason.LENGTH
+                return reason
         self.accepted += drawn.accepted
         return None
+
+    def append(
+        self, token: int, raw: float, processed: float, surviving: float, version: int
+    ) -> FinishReason | None:
+        """Append one token; says whether it was the last."""
+        oldest = version if self.oldest is None else self.oldest
+        marks, raws = self.marks, self.raw
+        if not marks or marks[-1][1] != version or marks[-1][2] != oldest:
+            marks.append((len(raws), version, oldest))
+        self.tokens.append(token)
+        raws.append(raw)
+        self.processed.append(processed)
+        self.surviving.append(surviving)
+        if token in self.stops:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(raws) >= self.limit else None
 
     def emitted(self, version: int) -> Emitted:
         """What was added since the last call."""
