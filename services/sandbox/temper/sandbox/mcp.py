@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from temper.runtime.bus.credentials import Credentials
 from temper.runtime.bus.nats import NatsBus
@@ -20,7 +21,11 @@ from temper.runtime.config import LoggingConfig, load
 from temper.runtime.errors import TemperError, Unavailable
 from temper.runtime.telemetry import setup_logging
 from temper.sandbox.config import SandboxConfig
+from temper.sandbox.engine import records
+from temper.sandbox.engine.discard import discard
 from temper.sandbox.seats import LocalSeat, RemoteSeat, Seat
+
+_PREFIX: Final = "temper-mcp-"
 
 
 async def _serve(seat: Seat) -> None:
@@ -45,8 +50,21 @@ async def _talk(seat: Seat) -> None:
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
+def reclaim_left(parent: Path) -> int:
+    """Remove what killed predecessors of this user left below `parent`; returns how many there were."""
+    found = 0
+    for left in parent.glob(f"{_PREFIX}*"):
+        if left.is_symlink() or left.stat().st_uid != os.geteuid():
+            continue
+        if records.reclaim(left).owners:
+            discard(left)
+            found += 1
+    return found
+
+
 async def _local(arguments: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory(prefix="temper-mcp-") as directory:
+    reclaim_left(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as directory:
         sets = [f"state_dir={directory}", *arguments.set]
         config = load("sandbox", SandboxConfig, file=arguments.config, sets=sets)
         async with LocalSeat(config) as seat:

@@ -107,7 +107,8 @@ def exec_(
     fine = (sandbox_pb2.OUTCOME_OK, sandbox_pb2.OUTCOME_OUTPUT_TRUNCATED)  # the stream was whole
     if result.outcome in fine and result.HasField("exit_code") and result.exit_code == 0:
         return OK
-    say(f"{outcome}: {_ended(result)}, {result.wall_s:.2f} s, {result.cpu_s:.2f} s cpu")
+    limit = "" if result.outcome == sandbox_pb2.OUTCOME_OK else f"{outcome}: "
+    say(f"{limit}{_ended(result)}, {result.wall_s:.2f} s, {result.cpu_s:.2f} s cpu")
     return FAILED
 
 

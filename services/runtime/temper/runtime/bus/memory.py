@@ -143,7 +143,7 @@ class MemoryBus:
         self.reach()
         service = self.broker.responder(subject)
         if service is None:
-            raise Unavailable(f"nobody serves {subject}")
+            raise Unavailable(f"nobody serves {subject}", hint="it is not up, or its name is another")
         number = id or f"{self.source}#{next(self._numbers)}"
         envelope = self._envelope(number, msg, "", self.clock.now() + timeout_s, fence)
         answer = asyncio.ensure_future(service.respond(msg.SerializeToString(), envelope))

@@ -187,7 +187,7 @@ class NatsLink:
             alarm.cancel()
             del self._waiting[token]
         if message.headers and not message.data and message.headers.get("Status") == NO_RESPONDERS:
-            raise Unavailable(f"nobody serves {subject}")
+            raise Unavailable(f"nobody serves {subject}", hint="it is not up, or its name is another")
         return message
 
     async def _on_answer(self, message: RawMessage) -> None:
