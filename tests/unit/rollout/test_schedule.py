@@ -186,6 +186,29 @@ def test_a_group_computes_its_prompt_once_and_shares_its_full_segments():
         assert list(done.tokens) == expected([3] * 1024, 8, 1)
 
 
+def test_members_that_arrive_while_the_prompt_is_computed_share_it():
+    loop = chain_loop(units=20, slots=8, prefill=256, context=2000)
+    for i in range(4):
+        loop.add(greedy(f"g{i}", [3] * 1024, 8, group="g"))
+        loop.step()  # one segment
+    assert loop.prefilled == 1024
+    assert loop.pool.book().held == 4 * 16 + 4 * 4  # four shared segments, four tails of 64
+    for done in run(loop).values():
+        assert list(done.tokens) == expected([3] * 1024, 8, 1)
+
+
+def test_nobody_joins_a_prompt_that_was_begun_under_older_weights():
+    loop = chain_loop(units=20, slots=8, prefill=256, context=2000)
+    loop.add(greedy("old", [3] * 1024, 8, group="g"))
+    loop.step()
+    loop.swap(version(2), SwapPolicy.KEEP)
+    loop.add(greedy("new", [3] * 1024, 8, group="g"))
+    done = run(loop)
+    assert [span.version for span in done["old"].prefill_versions] == [1, 2]
+    assert [span.version for span in done["new"].prefill_versions] == [2]
+    assert list(done["new"].tokens) == expected([3] * 1024, 8, 2)
+
+
 def test_group_members_are_admitted_together_before_others_of_their_rank():
     loop = chain_loop(units=20, slots=3)
     for name, token in (("a0", 1), ("b", 2), ("a1", 1), ("a2", 1)):

@@ -84,6 +84,9 @@ class Schedule(Roster):
     def _admit(self) -> None:
         """Those who were admitted before go on even while nobody else is admitted."""
         self._needed = self._next_needs()
+        if not self.held_back:
+            for leader in filter(_computes_fresh_prompt, list(self.admitted)):
+                self._gather_group(leader)  # who came while the prompt was already being computed
         while len(self.admitted) < self.limits.slots:
             ready = [s for s in self.waiting if s.admission or not self.held_back]
             if not ready or not self._start(sequence := min(ready, key=self._rank)):
@@ -272,6 +275,19 @@ class Schedule(Roster):
             context.stretch, context.salt = stretch, self.salt(sequence, stretch)
             context.course.flatten(len(sequence.tokens))
             sequence.uncompute()
+
+
+def _computes_fresh_prompt(sequence: Sequence) -> bool:
+    """Whether others may still join: none of its output is there, and no KV of an older version."""
+    context = sequence.context
+    return (
+        sequence.own_start == 0
+        and not sequence.raw
+        and sequence.leader is None
+        and context is not None
+        and not context.sealed
+        and context.done < len(sequence.tokens)
+    )
 
 
 def _alike(leader: Sequence, other: Sequence) -> bool:
