@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.rollout.world import PYTHON_SCHEMA
 
-from temper.rollout.calls import BadCall, Call, Tool, ToolBox, tool_box
+from temper.api.sandbox.v1.sandbox_pb2 import ToolCall
+from temper.rollout.calls import BadCall, Call, Said, Tool, ToolBox, tool_box
 from temper.runtime.errors import Rejected
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine is no failure
@@ -85,6 +86,10 @@ def test_reading_never_fails(text: str):
     for syntax in ("compact", "hermes"):
         for tools in ([], [PYTHON], [MOVE], [PYTHON, MOVE]):
             assert isinstance(ToolBox(tools, syntax).read(text), (Call, BadCall))
+            said = ToolBox(tools, syntax).parse(text)
+            assert (
+                isinstance(said, BadCall) or ToolCall(name=said.name, arguments_json=said.arguments_json).name
+            )
 
 
 def test_an_environment_without_tools_says_so():
@@ -100,3 +105,34 @@ def test_a_schema_that_is_none_is_refused():
         tool_box((("t", "[]"),), "compact")
     with pytest.raises(Rejected, match="schema"):
         ToolBox([Tool("t", {"type": "nonsense"})], "compact")
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text", "said"),
+    [
+        ("compact", "python 1 + 1", Said("python", '{"code":"1 + 1"}')),
+        ("compact", 'move {"x": "1"', Said("move", '{"x": "1"')),
+        ("compact", "moev here", Said("moev", "here")),
+        ("compact", "fly", Said("fly", "")),
+        ("hermes", '{"name": "fly", "arguments": {"b": 1, "a": "2"}}', Said("fly", '{"a":"2","b":1}')),
+        ("hermes", '{"name": "move", "arguments": "{\\"x\\": 1"}', Said("move", '{"x": 1')),
+        ("hermes", '{"name": "a\\ud800", "arguments": "\\udfff"}', Said("a?", "?")),
+    ],
+)
+def test_an_episodes_call_is_taken_apart_and_not_judged(syntax, text: str, said: Said):
+    assert ToolBox([MOVE, PYTHON], syntax).parse(text) == said
+
+
+@pytest.mark.parametrize(
+    ("syntax", "text"),
+    [
+        ("compact", " x"),
+        ("hermes", "1+1"),
+        ("hermes", '{"name": ""}'),
+        ("hermes", '{"name": "a", "arguments": 3}'),
+    ],
+)
+def test_only_what_has_no_syntax_is_bad_here(syntax, text: str):
+    found = ToolBox([MOVE, PYTHON], syntax).parse(text)
+    assert isinstance(found, BadCall)
+    assert found.outcome == "malformed"

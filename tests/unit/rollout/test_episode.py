@@ -8,7 +8,7 @@ from tests.unit.rollout.world import PYTHON_SCHEMA, byte_codec
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.rollout.v1.rollout_pb2 import EpisodeLimits, SampleSummary
 from temper.api.sandbox.v1 import sandbox_pb2 as sandbox
-from temper.rollout.calls import Call, Tool, ToolBox
+from temper.rollout.calls import Said, Tool, ToolBox
 from temper.rollout.engine.base import Completion, FinishReason, Span
 from temper.rollout.episode import Episode, Rules
 from temper.rollout.trajectory import Trajectory
@@ -50,6 +50,8 @@ class Script:
     outcome: sandbox.Outcome = sandbox.OUTCOME_OK
     log: list[str] = field(default_factory=list)
     host: str = "h1"
+    refused: str = ""
+    submits: bool = False
 
     def player(self, attempt: int) -> "Script":
         self.log.append(f"player {attempt}")
@@ -69,13 +71,18 @@ class Script:
     def leave(self) -> None:
         self.log.append("leave")
 
-    async def step(self, turn: int, call: Call, deadline: float) -> sandbox.StepResponse:
+    async def step(self, turn: int, call: Said, deadline: float) -> sandbox.StepResponse:
         if self.losses:
             self.losses -= 1
             raise Unavailable("nobody serves it")
         self.log.append(f"step {turn} {call.arguments_json}")
         result = sandbox.CommandResult(outcome=self.outcome)
-        return sandbox.StepResponse(observation=self.observations.pop(0), result=result)
+        return sandbox.StepResponse(
+            observation=self.observations.pop(0),
+            result=result,
+            refused=self.refused,
+            submitted=self.submits,
+        )
 
     async def finish_(self) -> sandbox.FinishResponse:
         if self.reward is None:
@@ -95,7 +102,9 @@ class ScriptedSession:
         self.step = script.step
         self.abandon = script.abandon
 
-    async def finish(self, answer: str, transcript: Sequence[sandbox.TranscriptEntry], deadline: float):
+    async def finish(
+        self, answer: str | None, transcript: Sequence[sandbox.TranscriptEntry], deadline: float
+    ):
         self._script.log.append(f"finish {answer} after {len(transcript)}")
         return await self._script.finish_()
 
@@ -138,21 +147,38 @@ async def test_a_call_is_executed_and_its_observation_is_not_an_action():
     assert script.log[1:3] == ['step 0 {"code":"2+2"}', "finish 4 after 1"]
 
 
-async def test_a_bad_call_is_shown_to_the_policy_and_costs_a_turn():
-    no_name = ToolBox([Tool("a", {"type": "object"}), Tool("b", {"type": "object"})], "compact")
+async def played_with(tools: ToolBox, script: Script) -> tuple[Trajectory, SampleSummary]:
+    limits = EpisodeLimits(max_turns=3, max_tokens=100, max_observation_bytes=64)
+    rules = Rules(CODEC, tools, limits, 40, 0.0, math.inf)
+    return await Episode(rules, Seat(script), "2+2=", FakeClock()).run()
+
+
+async def test_a_call_that_has_no_syntax_is_shown_to_the_policy_and_costs_a_turn():
+    two = ToolBox([Tool("a", {"type": "object"}), Tool("b", {"type": "object"})], "hermes")
     script = Script([CODEC.call("zap"), CODEC.answer("4")])
-    rules = Rules(
-        CODEC,
-        no_name,
-        EpisodeLimits(max_turns=3, max_tokens=100, max_observation_bytes=64),
-        40,
-        0.0,
-        math.inf,
-    )
-    trajectory, summary = await Episode(rules, Seat(script), "2+2=", FakeClock()).run()
-    assert summary.tools[0].outcome == "unknown_tool"
-    assert bytes(t for t in trajectory.tokens if t < 256).find(b"error: no tool 'zap'") > 0
+    trajectory, summary = await played_with(two, script)
+    assert summary.tools[0].outcome == "malformed"
+    assert bytes(t for t in trajectory.tokens if t < 256).find(b"error: arguments") > 0
     assert summary.sample_class == common.SAMPLE_CLASS_SCORED
+    assert script.log == ["player 0", "finish 4 after 0", "leave"]
+
+
+async def test_a_call_that_the_service_refuses_is_shown_and_no_verifier_sees_it():
+    two = ToolBox([Tool("a", {"type": "object"}), Tool("b", {"type": "object"})], "compact")
+    script = Script(
+        [CODEC.call("zap {"), CODEC.answer("4")], ["error: no tool 'zap'"], refused="unknown_tool"
+    )
+    trajectory, summary = await played_with(two, script)
+    assert (summary.tools[0].name, summary.tools[0].outcome) == ("zap", "unknown_tool")
+    assert bytes(t for t in trajectory.tokens if t < 256).find(b"error: no tool 'zap'") > 0
+    assert script.log[1:3] == ["step 0 {", "finish 4 after 0"]
+
+
+async def test_an_answer_given_as_a_call_ends_the_episode_and_is_scored():
+    script = Script([CODEC.call("4")], ["submitted"], submits=True)
+    _, summary = await play(script)
+    assert summary.sample_class == common.SAMPLE_CLASS_SCORED
+    assert script.log[1:3] == ['step 0 {"code":"4"}', "finish None after 1"]
 
 
 async def test_observations_are_clipped():

@@ -1,7 +1,9 @@
-"""Tool calls as text: written, read, and checked against the tool's schema before anything runs.
+"""Tool calls as text: written, and read in either of two ways.
 
-What is wrong with a call becomes an observation for the policy, never an error of the service: the text is short and
-stable (where, what was expected, what was there), so that a policy can learn from it.
+An episode's calls are only taken apart (`parse`): whether the tool exists and its arguments fit is for the gateway of the
+sandbox service to say, which repairs what is a matter of form. A client's calls, which nobody runs here, are also checked
+against the tool's schema (`read`). What is wrong with a call becomes an observation for the policy, never an error of the
+service: the text is short and stable (where, what was expected, what was there), so that a policy can learn from it.
 """
 
 from __future__ import annotations
@@ -55,6 +57,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """A call as the policy wrote it: whole, but not checked. Both texts can go over the wire."""
+
+    name: str
+    """What is called."""
+    arguments_json: str
+    """Its arguments; perhaps no JSON."""
+
+
+@dataclass(frozen=True, slots=True)
 class BadCall:
     """A call that is not executed."""
 
@@ -90,6 +102,32 @@ class ToolBox:
                 else f"{name} {payload}"
             )
         return f"{name} {json.dumps(arguments, ensure_ascii=False)}"
+
+    def parse(self, text: str) -> Said | BadCall:
+        """The call in TOOL_TEXT as it was written; bad only if the syntax gives no name or no arguments."""
+        return self._parse_hermes(text) if self._syntax == "hermes" else self._parse_compact(text)
+
+    def _parse_compact(self, text: str) -> Said | BadCall:
+        name, _, payload = text.partition(" ")
+        tool = self._tools.get(name)
+        if tool is None and self._default is not None:
+            tool, payload = self._default, text
+        if tool is not None and tool.sole_text:
+            return _said(tool.name, json.dumps({tool.sole_text: payload}, separators=(",", ":")))
+        if not name:
+            return BadCall("", "malformed", "error: call: expected the name of a tool")
+        return _said(name, payload)
+
+    def _parse_hermes(self, text: str) -> Said | BadCall:
+        found = _json_object("", text)
+        if isinstance(found, BadCall):
+            return found
+        name, arguments = found[1].get("name"), found[1].get("arguments", {})
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict | str):
+            return BadCall("", "malformed", 'error: call: expected {"name": string, "arguments": object}')
+        if isinstance(arguments, str):  # some models write the object as a string
+            return _said(name, arguments)
+        return _said(name, json.dumps(arguments, sort_keys=True, separators=(",", ":")))
 
     def read(self, text: str) -> Call | BadCall:
         """The call in TOOL_TEXT, checked."""
@@ -152,6 +190,11 @@ def _validator(tool: Tool) -> Draft202012Validator:
             f"tool {tool.name}: the schema of its arguments is invalid: {broken.message}"
         ) from None
     return Draft202012Validator(tool.schema)
+
+
+def _said(name: str, arguments: str) -> Said:
+    """A lone surrogate has no bytes; all else is unchanged."""
+    return Said(*(each.encode(errors="replace").decode() for each in (name, arguments)))
 
 
 def _json_object(name: str, text: str) -> tuple[str, Mapping[str, Any]] | BadCall:

@@ -1,7 +1,7 @@
 """One episode: prompt, turns, tool calls, verdict. The same loop for training, evaluation and demonstrations.
 
     prompt -> player acts -> answer  -> Finish -> reward
-                          -> call    -> checked -> Step -> observation -> player acts ...
+                          -> call    -> Step -> observation -> player acts ...
                           -> nothing -> a budget ran out
 
 A *player* acts: the policy through the engine, or an environment's oracle. What goes wrong has one of three names:
@@ -29,6 +29,10 @@ from temper.rollout.trajectory import FINISH, Trajectory
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Unavailable
 
+MAX_NAME = 64
+"""Characters kept of what a policy calls a tool."""
+NO_CALL = frozenset({"malformed", "unknown_tool", "invalid_args"})
+"""Refusals of what was no call at all: a verifier does not see it."""
 MAX_RESTARTS = 2  # of an episode whose sandbox was lost or whose turn was aborted
 
 
@@ -177,7 +181,9 @@ class Episode:
                 return await self._fail(session, FINISH[finish], "a turn has no end within its budget")
             if isinstance(said, Answer):
                 return await self._score(attempt, session, said.text)
-            observation = await self._use_tool(attempt, session, turn, said.text)
+            observation, submitted = await self._use_tool(attempt, session, turn, said.text)
+            if submitted:
+                return await self._score(attempt, session, None)
             context = self._rules.codec.observation(observation)
         return await self._fail(session, common.FINISH_REASON_TOOL_LIMIT, "turn budget used up")
 
@@ -185,13 +191,13 @@ class Episode:
         left = self._rules.limits.max_tokens - len(attempt.trajectory) - len(context)
         return min(left, self._rules.max_tokens_per_turn)
 
-    async def _use_tool(self, attempt: Attempt, session: Session, turn: int, text: str) -> str:
-        """What the policy is shown of a call, good or bad."""
+    async def _use_tool(self, attempt: Attempt, session: Session, turn: int, text: str) -> tuple[str, bool]:
+        """What the policy is shown of a call, good or bad, and whether the call has given the answer."""
         limit = self._rules.limits.max_observation_bytes
-        call = self._rules.tools.read(text)
+        call = self._rules.tools.parse(text)
         if isinstance(call, BadCall):
             attempt.tools.append(ToolUse(name=call.name, outcome=call.outcome))
-            return clip(call.observation, limit)
+            return clip(call.observation, limit), False
         begun = self._clock.monotonic()
         try:
             response = await session.step(turn, call, self._rules.deadline)
@@ -199,16 +205,19 @@ class Episode:
             raise SandboxLost(f"step: {lost}") from lost
         finally:
             attempt.sandbox_s += self._clock.monotonic() - begun
-        outcome = Outcome.Name(response.result.outcome).removeprefix("OUTCOME_").lower()
+        outcome = response.refused or Outcome.Name(response.result.outcome).removeprefix("OUTCOME_").lower()
         if response.result.outcome == Outcome.OUTCOME_SANDBOX_DIED:
             raise SandboxLost("step: the sandbox died under the command")
-        attempt.tools.append(ToolUse(name=call.name, outcome=outcome, wall_s=response.result.wall_s))
-        made = ToolCall(name=call.name, arguments_json=call.arguments_json)
+        attempt.tools.append(
+            ToolUse(name=call.name[:MAX_NAME], outcome=outcome, wall_s=response.result.wall_s)
+        )
         shown = clip(response.observation.rstrip("\n"), limit)  # what print() ends with says nothing
-        attempt.transcript.append(TranscriptEntry(call=made, observation=shown))
-        return shown
+        if response.refused not in NO_CALL:
+            made = ToolCall(name=call.name, arguments_json=call.arguments_json)
+            attempt.transcript.append(TranscriptEntry(call=made, observation=shown))
+        return shown, response.submitted
 
-    async def _score(self, attempt: Attempt, session: Session, answer: str) -> Verdict:
+    async def _score(self, attempt: Attempt, session: Session, answer: str | None) -> Verdict:
         begun = self._clock.monotonic()
         try:
             response = await session.finish(answer, attempt.transcript, self._rules.deadline)

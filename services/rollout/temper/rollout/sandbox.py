@@ -25,7 +25,7 @@ from temper.api.sandbox.v1.sandbox_pb2 import (
     ToolCall,
     TranscriptEntry,
 )
-from temper.rollout.calls import Call
+from temper.rollout.calls import Said
 from temper.runtime import topology
 from temper.runtime.bus.base import Bus
 from temper.runtime.clock import Clock
@@ -61,14 +61,14 @@ class Session(Protocol):
         """Who serves it; empty before the first call."""
         ...
 
-    async def step(self, turn: int, call: Call, deadline: float) -> StepResponse:
+    async def step(self, turn: int, call: Said, deadline: float) -> StepResponse:
         """Execute a call. Raises ``Unavailable`` when the sandbox is lost."""
         ...
 
     async def finish(
-        self, answer: str, transcript: Sequence[TranscriptEntry], deadline: float
+        self, answer: str | None, transcript: Sequence[TranscriptEntry], deadline: float
     ) -> FinishResponse:
-        """Verify, score and release. Raises ``Unavailable`` when the sandbox is lost."""
+        """Verify, score and release; no answer means the one that a call has given. Raises ``Unavailable`` when the sandbox is lost."""
         ...
 
     async def abandon(self) -> None:
@@ -128,7 +128,7 @@ class RemoteSession:
         self._sandboxes, self._id, self._task, self._lease_s = sandboxes, session_id, task, lease_s
         self.host = ""
 
-    async def step(self, turn: int, call: Call, deadline: float) -> StepResponse:
+    async def step(self, turn: int, call: Said, deadline: float) -> StepResponse:
         """Execute a call; repeating a turn is answered from the host's log."""
         request = StepRequest(
             session_id=self._id,
@@ -145,11 +145,12 @@ class RemoteSession:
         return response
 
     async def finish(
-        self, answer: str, transcript: Sequence[TranscriptEntry], deadline: float
+        self, answer: str | None, transcript: Sequence[TranscriptEntry], deadline: float
     ) -> FinishResponse:
         """Score the answer."""
         request = self._finish_request()
-        request.answer = answer
+        if answer is not None:
+            request.answer = answer
         request.transcript.extend(transcript)
         response = await self._sandboxes.ask(self.host or ANY, "Finish", request, FinishResponse, deadline)
         self.host = response.host
