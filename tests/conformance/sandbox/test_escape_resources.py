@@ -34,6 +34,11 @@ HOGS = {
     "private memory": "x = bytearray(1 << 30)",
     "shared anonymous memory": "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1",
     "a memory file": "fd = os.memfd_create('m')\nb = b'x' * (1 << 20)\nfor _ in range(1024): os.write(fd, b)",
+    "an unlinked memory file per process": (
+        "b = b'x' * (1 << 20)\nfor _ in range(20):\n    if os.fork() == 0:\n        fd = os.memfd_create('m')\n"
+        "        for _ in range(64): os.write(fd, b)\n        os.kill(os.getpid(), 19)\n"
+        "import time; time.sleep(600)"
+    ),
     "System V shared memory": (
         "libc.shmat.restype = ctypes.c_void_p\nfor _ in range(64):\n    i = libc.shmget(0, ctypes.c_size_t(16 << 20), 0o1600)\n"
         "    ctypes.memset(libc.shmat(i, None, 0), 1, 16 << 20)"

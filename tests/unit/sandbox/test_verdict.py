@@ -19,6 +19,7 @@ FORKS = Evidence(refused_forks=2)
         (Ending.FINISHED, OOM, False, False, Outcome.OOM_KILLED),
         (Ending.DIED, OOM, False, False, Outcome.OOM_KILLED),
         (Ending.DIED, FORKS, False, False, Outcome.SANDBOX_DIED),
+        (Ending.MEMORY, OOM, True, True, Outcome.OOM_KILLED),
         (Ending.WALL, OOM, True, True, Outcome.TIMED_OUT),
         (Ending.CPU, OOM, False, False, Outcome.CPU_EXCEEDED),
     ],

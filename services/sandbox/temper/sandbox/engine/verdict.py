@@ -12,6 +12,7 @@ class Ending(StrEnum):
     FINISHED = "finished"
     WALL = "wall"
     CPU = "cpu"
+    MEMORY = "memory"
     OUTPUT = "output"
     DIED = "died"
 
@@ -54,7 +55,7 @@ def judge(ending: Ending, evidence: Evidence, *, disk_full: bool, truncated: boo
         return Outcome.TIMED_OUT
     if ending is Ending.CPU:
         return Outcome.CPU_EXCEEDED
-    if evidence.oom_kills:
+    if evidence.oom_kills or ending is Ending.MEMORY:
         return Outcome.OOM_KILLED
     if ending is Ending.DIED:
         return Outcome.SANDBOX_DIED

@@ -10,6 +10,8 @@ from temper.sandbox.engine.base import Evidence, Limits
 from temper.sandbox.engine.verdict import Counters, Ending, measure
 
 _CPU_POLL_S: Final = 0.05
+_MEMORY_POLL_S: Final = 1.0
+"""Also what a command gets to end by itself after one of its processes was killed for memory."""
 
 
 class Meter(Protocol):
@@ -51,6 +53,8 @@ class Watch:
         self._before = meter.counters()
         self._flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._started = time.monotonic()
+        self._look_at = self._started + _MEMORY_POLL_S
+        self._killed = False
 
     def flood(self) -> None:
         """The output will not end."""
@@ -60,7 +64,7 @@ class Watch:
     async def wait(self, ended: "asyncio.Future[Any]") -> Ending:
         """Why the wait is over."""
         until = self._started + self._limits.wall_s
-        step = self._limits.wall_s if self._limits.cpu_s is None else _CPU_POLL_S
+        step = _MEMORY_POLL_S if self._limits.cpu_s is None else _CPU_POLL_S
         awaited = {ended, self._flood, self._died}
         while (remaining := until - time.monotonic()) > 0:
             await asyncio.wait(awaited, timeout=min(step, remaining), return_when=asyncio.FIRST_COMPLETED)
@@ -72,7 +76,22 @@ class Watch:
                 return Ending.OUTPUT
             if self._over_cpu():
                 return Ending.CPU
+            if self._lingers():
+                return Ending.MEMORY
         return Ending.WALL
+
+    def _lingers(self) -> bool:
+        """Whether a process was killed for memory a while ago, and what is left of the command goes on.
+
+        The kernel picks one process; those that wait for it, or hold the memory, would stay until the wall.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _MEMORY_POLL_S
+        killed = self._meter.counters().oom_kills > self._before.oom_kills
+        lingers, self._killed = killed and self._killed, killed
+        return lingers
 
     def _over_cpu(self) -> bool:
         limit = self._limits.cpu_s
