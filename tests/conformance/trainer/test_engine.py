@@ -1,12 +1,15 @@
 """What every engine promises (`temper.trainer.engine.base`), over all that can run here."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms import algorithm
-from temper.trainer.engine import ENGINES, make_engine
+from temper.trainer.engine import ENGINES, make_engine, usable
 from temper.trainer.engine.base import OptimizerSettings, PhaseStart
+from temper.trainer.engine.megatron.group import Group
 from temper.trainer.samples import Batch, Sample, scores
 from temper.trainer.weights import safetensors
 
@@ -28,16 +31,37 @@ CONFIG = {
 ADAM = OptimizerSettings(lr=1e-2)
 
 
+@pytest.fixture(scope="module")
+def spare():
+    """Rank processes of the megatron engine that no engine has just now: starting them takes seconds."""
+    groups = []
+    yield groups
+    for group in groups:
+        group.close()
+
+
 @pytest.fixture(params=sorted(ENGINES))
-def engine(request):
-    made = make_engine(request.param)
+def engine(request, spare):
+    if request.param not in usable():
+        pytest.skip(f"the vendor of {request.param} is not installed")
+    used = []
+
+    def make():
+        made: Any = make_engine(request.param)
+        if request.param == "megatron":
+            made._group = spare.pop() if spare else Group(1, threads=1)
+            used.append(made._group)
+        made.make = make
+        return made
+
+    made = make()
     made.build(CONFIG, seed=7)
-    made.kind = request.param  # type: ignore[attr-defined]  # for tests that need a second one
-    return made
+    yield made
+    spare += used
 
 
 def another(engine):
-    return make_engine(engine.kind)
+    return engine.make()
 
 
 def batch(seed=0):
@@ -144,5 +168,5 @@ def test_a_config_without_a_vocabulary_is_refused(engine):
 
 
 def test_an_unknown_engine_names_the_known_ones():
-    with pytest.raises(Rejected, match="fake, torch"):
+    with pytest.raises(Rejected, match="fake, megatron, torch"):
         make_engine("abacus")

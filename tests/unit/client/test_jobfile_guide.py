@@ -25,6 +25,7 @@ TABLES = {
     "mix": model.Mix,
     "accept": model.Accept,
     "trainer": model.Trainer,
+    "trainer.megatron": model.Megatron,
 }
 TYPES = {
     "string": "text",

@@ -156,10 +156,12 @@ class TrainerActor:
 
     def _engine(self, command: StartTraining) -> Engine:
         """The engine that the job asks for. Raises Rejected when there is no such one here."""
-        settings = self._around.config.engine
+        settings, asked = self._around.config.engine, command.spec.trainer
+        layout = {field.name: value for field, value in asked.megatron.ListFields()}
         return make_engine(
-            command.spec.trainer.engine or "torch",
-            micro_batch_tokens=command.spec.trainer.micro_batch_tokens or settings.micro_batch_tokens,
+            asked.engine or "torch",
+            megatron=layout if asked.HasField("megatron") else None,
+            micro_batch_tokens=asked.micro_batch_tokens or settings.micro_batch_tokens,
             threads=settings.threads,
         )
 

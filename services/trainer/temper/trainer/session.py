@@ -83,6 +83,7 @@ class Session:
             return await self._finish()
         finally:
             await self._keeper.close()
+            self._engine.close()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:

@@ -240,6 +240,25 @@ class Accept(Table):
     """Largest fall of a domain below its start; 0: not checked."""
 
 
+class Megatron(Table):
+    """`[trainer.megatron]`: how the engine `megatron` lays a model over processes."""
+
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Processes that share every matrix."""
+    pipeline_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Processes that share the layers."""
+    data_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Copies of the model, each with its part of a batch."""
+    context_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Processes that share a sequence; the engine takes only 1."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: weights and activations; masters, gradients and moments stay fp32."""
+    recompute: Literal["none", "full"] = "none"
+    """full: activations of a layer are made again in the backward pass."""
+    distributed_optimizer: bool = False
+    """Whether masters and moments are spread over the copies."""
+
+
 class Trainer(Table):
     """`[trainer]`: engine."""
 
@@ -247,6 +266,8 @@ class Trainer(Table):
     """Name of an engine of the trainer."""
     micro_batch_tokens: Whole = 0
     """0: the trainer's default."""
+    megatron: Megatron | None = None
+    """Layout of the engine `megatron`; refused with any other."""
 
 
 class JobFile(Table):

@@ -141,3 +141,7 @@ class Engine(Protocol):
         Raises Rejected when no phase has trained one.
         """
         ...
+
+    def close(self) -> None:
+        """Let go of what is held outside this process. May come from any thread; a call that is under way fails."""
+        ...

@@ -131,6 +131,9 @@ class FakeEngine:
         """See ``Engine``."""
         yield NamedTensor(NAME, "F32", (SIZE,), self._weights.tobytes())
 
+    def close(self) -> None:
+        """See ``Engine``: nothing is held outside."""
+
 
 def _own(data: bytes) -> NDArray[np.float32] | None:
     """The numbers in a file that ``export`` made, or None."""

@@ -272,9 +272,29 @@ class AcceptSpec(_message.Message):
     def __init__(self, min_pass: _Optional[_Mapping[str, float]] = ..., min_mean_pass: _Optional[float] = ..., max_drop: _Optional[float] = ...) -> None: ...
 
 class TrainerSpec(_message.Message):
-    __slots__ = ("engine", "micro_batch_tokens")
+    __slots__ = ("engine", "micro_batch_tokens", "megatron")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCH_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MEGATRON_FIELD_NUMBER: _ClassVar[int]
     engine: str
     micro_batch_tokens: int
-    def __init__(self, engine: _Optional[str] = ..., micro_batch_tokens: _Optional[int] = ...) -> None: ...
+    megatron: MegatronSpec
+    def __init__(self, engine: _Optional[str] = ..., micro_batch_tokens: _Optional[int] = ..., megatron: _Optional[_Union[MegatronSpec, _Mapping]] = ...) -> None: ...
+
+class MegatronSpec(_message.Message):
+    __slots__ = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel", "precision", "recompute", "distributed_optimizer")
+    TENSOR_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    DATA_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTED_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    context_parallel: int
+    precision: str
+    recompute: str
+    distributed_optimizer: bool
+    def __init__(self, tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., data_parallel: _Optional[int] = ..., context_parallel: _Optional[int] = ..., precision: _Optional[str] = ..., recompute: _Optional[str] = ..., distributed_optimizer: bool = ...) -> None: ...

@@ -63,6 +63,9 @@ class TorchEngine:
         """The policy's decoder."""
         return self.policy.model
 
+    def close(self) -> None:
+        """See ``Engine``: nothing is held outside."""
+
     # ------------------------------------------------------------- weights in and out
 
     def build(self, config: Mapping[str, Any], *, seed: int) -> None:
@@ -164,8 +167,9 @@ class TorchEngine:
         if theirs:
             self._judge = self._trainee(self._twin([theirs[WEIGHTS]]))
             self._refill(self._judge, theirs)
-        raw = bytearray.fromhex(str(state.facts["rng"]))
-        self._generator.set_state(torch.frombuffer(raw, dtype=torch.uint8))
+        if "rng" in state.facts:  # an engine that draws no numbers leaves it out
+            raw = bytearray.fromhex(str(state.facts["rng"]))
+            self._generator.set_state(torch.frombuffer(raw, dtype=torch.uint8))
 
     def _refill(self, trainee: Trainee, files: Mapping[str, bytes]) -> None:
         """Everything of a trainee but its weights."""

@@ -1,0 +1,194 @@
+"""The Megatron engine as the service sees it: one policy, spread over rank processes that may die.
+
+What ranks hold can be made again: the engine keeps the last cut of it (a snapshot, or the weights it began with) and every change
+since. When a rank is lost the group is started anew, the cut restored, the changes repeated; bit for bit the same on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from temper.runtime.errors import Rejected
+from temper.trainer.algorithms.base import Algorithm, Settings
+from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
+from temper.trainer.engine.megatron.group import Group, RankLost
+from temper.trainer.engine.megatron.layout import MegatronOptions
+from temper.trainer.engine.megatron.limits import no_judge, refuse_phase, refuse_state, refuse_step
+from temper.trainer.engine.megatron.trainee import RemoteTrainee
+from temper.trainer.engine.torch.model import Decoder, parse_config
+from temper.trainer.engine.torch.storage import encode, export, named_weights
+from temper.trainer.engine.torch.updates import adapted
+from temper.trainer.samples import Batch, Sample
+
+DEFAULT_MICRO_BATCH = 2048
+ATTEMPTS = 4
+"""Groups that may be lost in one call before the trouble is passed on."""
+LONGEST = 32
+"""Changes kept before the engine makes a cut by itself: what has to be repeated stays short."""
+WEIGHTS, OPTIMIZER, REFERENCE = "weights.safetensors", "optimizer.safetensors", "reference.safetensors"
+
+T = TypeVar("T")
+Change = Callable[[RemoteTrainee], Any]
+
+
+class MegatronEngine:
+    """``Engine`` on Megatron-Core. Not thread-safe: one call at a time; ``close`` may come from anywhere."""
+
+    def __init__(self, options: MegatronOptions, *, micro_batch_tokens: int = 0, threads: int = 1) -> None:
+        options.check()
+        self._options, self._threads = options, threads
+        self._budget = micro_batch_tokens or DEFAULT_MICRO_BATCH
+        self._group: Group | None = None
+        self._trainee: RemoteTrainee | None = None
+        self._cut: tuple[Mapping[str, Any], EngineState] | None = None
+        self._since: list[Change] = []
+        self._closed = False
+        self.restarts = 0
+        """Groups that were lost and replaced."""
+
+    @property
+    def name(self) -> str:
+        """Vendor, build, layout and numeric mode."""
+        o = self._options
+        layout = f"tp{o.tensor_parallel} pp{o.pipeline_parallel} dp{o.data_parallel}"
+        return f"megatron-core/{version('megatron-core')} {layout} {o.precision}"
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the ranks; none before there is a policy."""
+        return [] if self._group is None else self._group.pids
+
+    def close(self) -> None:
+        """End the ranks. A call that is under way fails."""
+        self._closed = True
+        if self._group is not None:
+            self._group.close()
+
+    # ------------------------------------------------------------- weights in and out
+
+    def build(self, config: Mapping[str, Any], *, seed: int) -> None:
+        """See ``Engine``. The same numbers as the torch engine draws from the same seed, whatever the layout."""
+        cfg = parse_config(dict(config))
+        model = Decoder(cfg)
+        model.initialise(torch.Generator().manual_seed(seed))
+        self.load(config, [encode(named_weights(model, tied=cfg.tied))])
+
+    def load(self, config: Mapping[str, Any], weights: Sequence[bytes]) -> None:
+        """See ``Engine``."""
+        self.restore(config, EngineState({f"weights-{i}": data for i, data in enumerate(weights)}))
+
+    def restore(self, config: Mapping[str, Any], state: EngineState) -> None:
+        """See ``Engine``. Any layout takes a snapshot of any other, and of the torch engine."""
+        self._options.fit(parse_config(dict(config)))
+        refuse_state(state)
+        self._cut, self._since = (dict(config), state), []
+        self._trainee = None
+        self._persist(lambda _: None)
+
+    def export(self) -> Iterator[NamedTensor]:
+        """See ``Engine``."""
+        yield from export(self._persist(lambda trainee: trainee.weights("weights")))
+
+    def export_judge(self) -> Iterator[NamedTensor]:
+        """See ``Engine``."""
+        raise no_judge()
+
+    def snapshot(self) -> EngineState:
+        """See ``Engine``. Files have the names and contents of the torch engine's."""
+        state = self._persist(self._state)
+        assert self._cut is not None
+        self._cut, self._since = (self._cut[0], state), []
+        return state
+
+    def _state(self, trainee: RemoteTrainee) -> EngineState:
+        parts = {
+            WEIGHTS: trainee.weights("param"),
+            OPTIMIZER: trainee.moments(),
+            REFERENCE: trainee.weights("reference"),
+        }
+        files = {name: encode(part) for name, part in parts.items() if part}
+        return EngineState(files, {"engine": self.name, "kl_beta": trainee.beta})
+
+    # ------------------------------------------------------------- training
+
+    def begin(self, phase: PhaseStart) -> None:
+        """See ``Engine``. Raises Rejected for a phase that needs a value head or a reward model."""
+        refuse_phase(phase.needs)
+        self._change(lambda trainee: trainee.begin(phase))
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """See ``Engine``."""
+        out = [np.zeros(sample.ids.size, dtype=np.float32) for sample in samples]
+        acting = [i for i, sample in enumerate(samples) if sample.actions]
+        found = self._persist(lambda trainee: trainee.measure([samples[i] for i in acting]))
+        for i, log_pi in zip(acting, found.log_pi, strict=True):
+            out[i][samples[i].mask] = log_pi
+        return out
+
+    def judged(self, samples: Sequence[Sample]) -> tuple[NDArray[np.float32], int]:
+        """See ``Engine``."""
+        raise no_judge()
+
+    def step(
+        self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
+    ) -> StepOutcome:
+        """See ``Engine``. Raises Rejected for options that this engine does not have."""
+        if not batch.trainable():
+            return StepOutcome({"loss": 0.0, "lr": optimizer.lr}, 0, 0, skipped="no valid action tokens")
+        refuse_step(batch, algorithm, settings, optimizer)
+        needs = algorithm.needs(settings)
+
+        def change(trainee: RemoteTrainee) -> StepOutcome:
+            sums = trainee.step(batch, algorithm, settings, optimizer)
+            metrics = sums.report(optimizer.lr)
+            if needs.reference and "kl_ref" in metrics:
+                metrics["kl_beta"] = trainee.beta
+                trainee.beta = adapted(trainee.beta, metrics["kl_ref"], settings)
+            return StepOutcome(metrics, sums.tokens, sums.total_tokens, sums.why_skipped)
+
+        return self._change(change)
+
+    # ------------------------------------------------------------- recovery
+
+    def _change(self, change: Callable[[RemoteTrainee], T]) -> T:
+        """Do something that must be repeated if ranks are lost later."""
+        if len(self._since) >= LONGEST:
+            self.snapshot()
+        found = self._persist(change)
+        self._since.append(change)
+        return found
+
+    def _persist(self, act: Callable[[RemoteTrainee], T]) -> T:
+        """Do something, on a new group if the old one is lost meanwhile."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return act(self._ready())
+            except RankLost:
+                self._trainee = None
+                self._group = None
+                self.restarts += 1
+                if self._closed or attempt + 1 == ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _ready(self) -> RemoteTrainee:
+        """The policy on a living group, made again from the cut and the changes since where it has to be."""
+        if self._cut is None:
+            raise Rejected("the engine holds no policy yet", hint="call build, load or restore first")
+        if self._closed:
+            raise RankLost("the engine is closed")
+        if self._trainee is None:
+            if self._group is None:
+                self._group = Group(self._options.ranks, threads=self._threads)
+            trainee = RemoteTrainee(self._group, self._options, self._budget)
+            trainee.fill(*self._cut)
+            for change in self._since:
+                change(trainee)
+            self._trainee = trainee
+        return self._trainee
