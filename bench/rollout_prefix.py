@@ -27,6 +27,7 @@ from temper.rollout.engine.torch.engine import TorchEngine
 PREFILL_FLOOR, PREFILL_GOOD = 0.14, (1024 + 16) / (8 * 1024)
 CASCADE_FLOOR, CASCADE_GOOD = 3.0, 5.0
 LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM = 2, 256, 16, 8, 64
+STEPS = 20  # decode steps of a turn
 
 
 async def make(context: int, members: int, *, shared: bool, batch_invariant: bool) -> TorchEngine:
@@ -66,20 +67,21 @@ async def prefill(members: int, size: int) -> float:
     return computed / (members * size)
 
 
-async def decode(members: int, size: int, count: int, *, shared: bool) -> float:
-    """CPU seconds of a decode step with all members running."""
-    engine = await make(size + count + 64, members, shared=shared, batch_invariant=False)
-    ready = asyncio.Event()
-    seen: dict[str, int] = {}
+class Decoding:
+    """An engine with all members of a group running; it rests between the turns that are measured."""
 
-    def sink(emitted: Emitted) -> None:
-        seen[emitted.request_id] = seen.get(emitted.request_id, 0) + 1
-        if len(seen) == members and min(seen.values()) >= 2:
-            ready.set()
+    def __init__(self, engine: TorchEngine, members: int) -> None:
+        self.engine = engine
+        self._members, self._seen, self._target = members, dict[str, int](), 2
+        self._reached = asyncio.Event()
 
-    running = [
-        engine.submit(
-            Request(
+    @classmethod
+    async def begin(cls, members: int, size: int, count: int, *, shared: bool) -> Decoding:
+        """Compute the prompts, and rest; there are ``count`` tokens to decode."""
+        engine = await make(size + count + 64, members, shared=shared, batch_invariant=False)
+        self = cls(engine, members)
+        for i in range(members):
+            request = Request(
                 f"m{i}",
                 prompt_of(size),
                 Sampling(count),
@@ -88,17 +90,42 @@ async def decode(members: int, size: int, count: int, *, shared: bool) -> float:
                 group="g" if shared else "",
                 tenant="" if shared else f"t{i}",
                 speculate=False,
-            ),
-            sink,
-        )
-        for i in range(members)
-    ]
-    await ready.wait()
-    steps, begun = engine.stats().steps, time.process_time()
-    await asyncio.gather(*running)
-    spent, taken = time.process_time() - begun, engine.stats().steps - steps
-    await engine.close()
-    return spent / taken
+            )
+            engine.submit(request, self._see)
+        await self._reached.wait()
+        await engine.pause()
+        return self
+
+    def _see(self, emitted: Emitted) -> None:
+        self._seen[emitted.request_id] = self._seen.get(emitted.request_id, 0) + len(emitted.tokens)
+        if len(self._seen) == self._members and min(self._seen.values()) >= self._target:
+            self._reached.set()
+
+    async def turn(self, tokens: int) -> float:
+        """CPU seconds of a decode step, over about so many."""
+        self._target = min(self._seen.values()) + tokens
+        self._reached.clear()
+        steps, begun = self.engine.stats().steps, time.process_time()
+        await self.engine.resume()
+        await self._reached.wait()
+        await self.engine.pause()
+        return (time.process_time() - begun) / (self.engine.stats().steps - steps)
+
+
+async def cascade(members: int, size: int, turns: int) -> list[float]:
+    """Apart over together, per turn; the first turn warms both and does not count."""
+    count = (turns + 1) * (STEPS + 4) + 4  # a pause comes a step or two late
+    together = await Decoding.begin(members, size, count, shared=True)
+    apart = await Decoding.begin(members, size, count, shared=False)
+    ratios: list[float] = []
+    for turn in range(turns + 1):
+        one, other = await together.turn(STEPS), await apart.turn(STEPS)
+        print(f"decode step: {other * 1e3:.1f} ms apart, {one * 1e3:.1f} ms together")
+        if turn:
+            ratios.append(other / one)
+    await together.engine.close()
+    await apart.engine.close()
+    return ratios
 
 
 def main() -> None:
@@ -106,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turns", type=int, default=3, help="measured turns of each side of the cascade")
+    parser.add_argument("--turns", type=int, default=5, help="measured turns of each side of the cascade")
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the cascade's prompt")
     parser.add_argument("--members", type=int, default=16, help="samples of the cascade's group")
     arguments = parser.parse_args()
@@ -122,12 +149,7 @@ def main() -> None:
         load=0.0,  # a count of tokens: what else runs does not matter
         counted=True,
     )
-    ratios: list[float] = []
-    for _ in range(arguments.turns):
-        together = asyncio.run(decode(arguments.members, arguments.prompt, 128, shared=True))
-        apart = asyncio.run(decode(arguments.members, arguments.prompt, 128, shared=False))
-        ratios.append(apart / together)
-        print(f"decode step: {apart * 1e3:.1f} ms apart, {together * 1e3:.1f} ms together")
+    ratios = asyncio.run(cascade(arguments.members, arguments.prompt, arguments.turns))
     report(
         "rollout_cascade",
         statistics.median(ratios),

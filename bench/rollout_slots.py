@@ -5,8 +5,8 @@ each run to their longest, as a static batch does. The gain in CPU time, in turn
 steps gives: sum of (slots x longest of the batch) over sum of lengths. Tokens beyond what was asked for do not count.
 
 *Waste*: slot steps of static batches of 64 over tokens asked for, on output lengths with the published quantiles of two Azure
-traces (50, 90, 99 and 100 %: conversation 129, 424, 601, 1000; code 13, 55, 252, 1899). The lengths are generated: log-linear between
-quantiles, from a fixed seed. They are not the trace. A count, and the prize that continuous batching competes for.
+traces (50, 90, 99 and 100 %: conversation 129, 424, 601, 1000; code 13, 55, 252, 1899). The lengths are generated: linear up to
+the median and log-linear above, from a fixed seed. They are not the trace. A count, and the prize that continuous batching competes for.
 
     python -m bench.rollout_slots
 """
@@ -50,8 +50,9 @@ def generated(quantiles: Sequence[int], count: int, seed: int) -> list[int]:
         at = source.random()
         i = next(i for i in range(1, len(QUANTILES)) if at <= QUANTILES[i])
         share = (at - QUANTILES[i - 1]) / (QUANTILES[i] - QUANTILES[i - 1])
-        low, high = math.log(quantiles[i - 1]), math.log(quantiles[i])
-        lengths.append(max(1, round(math.exp(low + share * (high - low)))))
+        low, high = quantiles[i - 1], quantiles[i]
+        length = low + share * (high - low) if i == 1 else low * (high / low) ** share
+        lengths.append(max(1, round(length)))
     return lengths
 
 
@@ -95,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turns", type=int, default=5, help="measured turns of each side")
+    parser.add_argument("--turns", type=int, default=3, help="measured turns of each side")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     torch.set_num_threads(1)
