@@ -19,7 +19,7 @@ from torch import Tensor
 
 from temper.rollout.engine.torch.architecture import Architecture
 from temper.rollout.engine.torch.feed import Feed
-from temper.rollout.engine.torch.items import Call, Sight, calls_of, items_of
+from temper.rollout.engine.torch.items import Call, Sight, calls_of, items_of, lines_of, lone_calls
 from temper.rollout.engine.torch.merge import as_bias, attend, merge, visible
 from temper.rollout.engine.torch.pages import Scratch, SparseRow
 from temper.rollout.engine.torch.sizes import SEGMENT
@@ -94,7 +94,8 @@ class Attention:
         self._scale = shape.head_dim**-0.5
         self._windows = shape.windows
         decodes = [feed for feed in feeds if feed.decode]
-        self._lines = _lines(feeds, 2 * shape.kv_heads)
+        self._lines = lines_of(feeds, 2 * shape.kv_heads)
+        self._memory = kv.view(len(kv), -1, shape.head_dim).unbind()
         self._batches = self._lay_decodes(decodes, cascade=cascade)
         self._chunks: list[_Chunk] = []
         row = sum(len(feed.tokens) for feed in decodes)
@@ -107,7 +108,7 @@ class Attention:
         """Write keys and values, then attend: qkv ``[rows, heads + 2 kv_heads, d]``, out ``[rows, heads * d]``."""
         shape = self._shape
         new = qkv[:, shape.heads :].reshape(-1, shape.head_dim)
-        self._kv[layer].view(-1, shape.head_dim).index_copy_(0, self._lines, new)
+        self._memory[layer].index_copy_(0, self._lines, new)
         window = self._windows[layer]
         q = qkv[:, : shape.heads]
         for batch in self._batches:
@@ -123,8 +124,13 @@ class Attention:
             at = [feed.start for feed in members]
             laid: dict[int, tuple[list[Call], Tensor | None]] = {}
             for window in set(self._windows) - ({0} if index is not None else set()):
+                lone = lone_calls(members) if width == 1 and not window else None
                 sight = Sight(at, width, window, self._sink)
-                laid[window] = calls_of(items_of(members, sight), sight, self._groups, cascade=cascade)
+                laid[window] = (
+                    calls_of(items_of(members, sight), sight, self._groups, cascade=cascade)
+                    if lone is None
+                    else (lone, None)
+                )
             span = slice(row, row + width * len(members))
             sparse = (
                 None
@@ -172,7 +178,9 @@ class Attention:
 
     def _call(self, layer: int, call: Call, q: Tensor) -> tuple[Tensor, Tensor]:
         """Results ``[items, kv_heads, fold, d]`` and their log-sum-exp ``[items, kv_heads, fold]``."""
-        k, v = self._views(layer, call.start, call.rows, call.size, call.size)
+        if not call.views:
+            call.views = self._every_layer(call)
+        k, v = call.views[layer]
         if call.shared:
             return self._cascade(call, q, k, v)
         outs, lses = attend(q[call.index], k, v, call.bias, self._scale)
@@ -231,6 +239,16 @@ class Attention:
             parts = [(joined[0], lse[0]), *parts[_PARTS:]]
         return parts[0][0]
 
+    def _every_layer(self, call: Call) -> list[tuple[Tensor, Tensor]]:
+        """:meth:`_views` of a call, for all layers."""
+        (plane, slot, _), head, kv_heads = self._kv.stride(), self._shape.head_dim, self._shape.kv_heads
+        size = call.size
+        shape = (len(self._kv), call.rows, kv_heads, size, head)
+        steps = (plane, size * slot, size * head, head, 1)
+        k = self._kv.as_strided(shape, steps, call.start * slot)
+        v = self._kv.as_strided(shape, steps, call.start * slot + kv_heads * size * head)
+        return list(zip(k.unbind(), v.unbind(), strict=True))
+
     def _views(self, layer: int, start: int, rows: int, size: int, keys: int) -> tuple[Tensor, Tensor]:
         """Keys and values ``[rows, kv_heads, keys, d]`` of neighbouring rows of one class."""
         slot, head, kv_heads = self._kv.stride(1), self._shape.head_dim, self._shape.kv_heads
@@ -242,28 +260,14 @@ class Attention:
 
 def _alike(decodes: list[Feed]) -> Iterator[list[Feed]]:
     """Neighbours that are attended together: equally wide ones; a sparse one is alone."""
+    if decodes and decodes[0].pages is decodes[-1].pages is None and len(decodes[-1].tokens) == 1:
+        yield decodes  # they are sorted: all are as the last
+        return
     for (_, sparse), group in groupby(decodes, key=lambda feed: (len(feed.tokens), feed.pages is not None)):
         if sparse:
             yield from ([feed] for feed in group)
         else:
             yield list(group)
-
-
-def _lines(feeds: Sequence[Feed], planes: int) -> Tensor:
-    """Where the keys and values of all tokens go, as lines of ``head_dim`` numbers: ``[tokens * planes]``."""
-    firsts: list[int] = []
-    sizes: list[int] = []
-    for feed in feeds:
-        stop = feed.start + len(feed.tokens)
-        at = feed.start
-        while at < stop:
-            row, offset = feed.rows[at // SEGMENT], at % SEGMENT
-            count = min(stop - at, SEGMENT - offset)
-            first = row.start * planes + offset
-            firsts += range(first, first + count)
-            sizes += [row.size] * count
-            at += count
-    return (torch.tensor(firsts)[:, None] + torch.tensor(sizes)[:, None] * torch.arange(planes)).flatten()
 
 
 def _before(feed: Feed, first: int, end: int, window: int, sink: int) -> list[_Part]:

@@ -66,6 +66,8 @@ class Call:
     """Rows whose results count; None: all."""
     shared: int = 0
     """Feeds that attend every row together (cascade); 0: one feed per row."""
+    views: Sequence[tuple[Tensor, Tensor]] = ()
+    """Keys and values of each layer, once asked for."""
 
 
 def items_of(feeds: Sequence[Feed], sight: Sight) -> list[Item]:
@@ -84,6 +86,61 @@ def items_of(feeds: Sequence[Feed], sight: Sight) -> list[Item]:
             if base + row.size > behind or base < sight.sink:
                 items.append((row.size, row.start, number, base))
     return items
+
+
+def lines_of(feeds: Sequence[Feed], planes: int) -> Tensor:
+    """Where the keys and values of all tokens go, as lines of ``head_dim`` numbers: ``[tokens * planes]``."""
+    firsts: list[int] = []
+    sizes: list[int] = []
+    for feed in feeds:
+        at = feed.start
+        if len(feed.tokens) == 1:
+            row = feed.rows[at // SEGMENT]
+            firsts.append(row.start * planes + at % SEGMENT)
+            sizes.append(row.size)
+            continue
+        stop = at + len(feed.tokens)
+        while at < stop:
+            row, offset = feed.rows[at // SEGMENT], at % SEGMENT
+            count = min(stop - at, SEGMENT - offset)
+            first = row.start * planes + offset
+            firsts += range(first, first + count)
+            sizes += [row.size] * count
+            at += count
+    return (torch.tensor(firsts)[:, None] + torch.tensor(sizes)[:, None] * torch.arange(planes)).flatten()
+
+
+def lone_calls(feeds: Sequence[Feed]) -> list[Call] | None:
+    """What :func:`calls_of` gives for feeds of one token and one row each, in pool order, without a window: with less to do.
+
+    None where it is not as simple: several rows, or gaps to fill.
+    """
+    calls: list[Call] = []
+    first, size, start = 0, 0, 0
+    for number, feed in enumerate(feeds):
+        if len(feed.rows) != 1:
+            return None
+        row = feed.rows[0]
+        if number and (row.size != size or row.start != start + size):
+            distance = row.start - start
+            if row.size == size and distance % size == 0 and distance <= (1 + _GAP) * size:
+                return None
+            calls.append(_stretch(feeds, first, number))
+            first = number
+        size, start = row.size, row.start
+    calls.append(_stretch(feeds, first, len(feeds)))
+    at = [feed.start for feed in feeds]
+    if min(at) < SEGMENT - 1:
+        seen = torch.arange(size) <= torch.tensor(at)[:, None]  # the last size is the largest
+        bias = as_bias(seen)[:, None, None]
+        for call in calls:
+            call.bias = bias[call.index, ..., : call.size]
+    return calls
+
+
+def _stretch(feeds: Sequence[Feed], first: int, end: int) -> Call:
+    row = feeds[first].rows[0]
+    return Call(row.start, end - first, row.size, slice(first, end), list(range(first, end)))
 
 
 def calls_of(

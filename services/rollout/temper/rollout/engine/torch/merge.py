@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 # The kernel behind scaled_dot_product_attention on CPU, called by name because only it returns the log-sum-exp.
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - see above
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 - see above
 
 
 def attend(

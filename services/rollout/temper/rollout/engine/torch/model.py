@@ -39,15 +39,15 @@ class Model:
         attention = Attention(self.shape, kv, feeds, cascade=not self.batch_invariant, scratch=self._scratch)
         x = self._trunk(weights, feeds, attention)
         wanted = _wanted(feeds)
-        return self._head(
-            weights, x[: len(wanted)] if wanted == list(range(len(wanted))) else x[torch.tensor(wanted)]
-        )
+        # Ascending and without gaps exactly if the last is as large as their count says.
+        leading = not wanted or wanted[-1] == len(wanted) - 1
+        return self._head(weights, x[: len(wanted)] if leading else x[torch.tensor(wanted)])
 
     def _trunk(self, weights: Weights, feeds: Sequence[Feed], attention: Attention) -> Tensor:
         """Embed and run all layers; returns the residual stream ``[rows, width]``, rows padded to 16."""
         shape = self.shape
         tokens = [token for feed in feeds for token in feed.tokens]
-        positions = [feed.start + i for feed in feeds for i in range(len(feed.tokens))]
+        positions = [at for feed in feeds for at in range(feed.start, feed.start + len(feed.tokens))]
         rows, padding = len(tokens), [0] * (-len(tokens) % self._row_multiple)
         stretches = None
         if not self.rotary.fixed:
@@ -74,9 +74,8 @@ class Model:
         qkv = linear(normed, layer.qkv, layer.qkv_bias)
         qkv = qkv.view(len(x), shape.heads + 2 * shape.kv_heads, shape.head_dim)
         if layer.qk_norm is not None:
-            qk, v = qkv.split((shape.heads + shape.kv_heads, shape.kv_heads), dim=1)
-            qk = F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps) * layer.qk_norm
-            qkv = torch.cat([qk, v], dim=1)
+            qk = qkv[:, : shape.heads + shape.kv_heads]
+            torch.mul(F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps), layer.qk_norm, out=qk)
         return rope.rotate(qkv, turns)
 
     def _swiglu(self, layer: Layer, x: Tensor) -> Tensor:
@@ -84,8 +83,8 @@ class Model:
         both = linear(normed, layer.gate_up)
         if layer.gate_up_bias is not None:
             both += layer.gate_up_bias
-        gate, up = both.split(self.shape.hidden, dim=1)
-        x = linear(F.silu(gate).mul_(up), layer.down, x)
+        hidden = self.shape.hidden
+        x = linear(F.silu(both[:, :hidden]).mul_(both[:, hidden:]), layer.down, x)
         return x if layer.down_bias is None else x + layer.down_bias
 
     def _head(self, weights: Weights, x: Tensor) -> Tensor:
