@@ -102,6 +102,10 @@ async def test_langfuse_15955_a_timeout_is_reported_when_the_whole_tree_is_gone(
     assert result.outcome is Outcome.TIMED_OUT
     own_only(backend)
     assert "sleep" not in await names(sandbox)
+    line = "setsid sh -c 'trap \"\" TERM; touch there; sleep 300; sleep 300' & while :; do sleep 1; done"
+    result = await shell(sandbox, line, within(1.0))  # one that left the group and does not listen
+    assert result.outcome is Outcome.TIMED_OUT
+    assert "sleep" not in await names(sandbox)
 
 
 async def test_agent_os_3334_a_command_ends_when_it_exits_not_when_its_children_do(sandbox: Sandbox) -> None:

@@ -159,3 +159,12 @@ async def test_the_verifiers_sandbox_is_gone_afterwards(
 async def test_a_specification_that_is_none_is_the_environments_mistake(value: Any) -> None:
     with pytest.raises(BadSpec, match="verification"):
         verification.parse(value)
+
+
+async def test_no_process_of_the_agent_lives_while_its_files_are_taken(sandbox: Sandbox) -> None:
+    line = "echo kept > answer; setsid sh -c 'trap \"\" TERM; sleep 600; sleep 600' >/dev/null 2>&1 &"
+    await sandbox.execute(Command(("/bin/sh", "-c", line)), LIMITS)
+    assert await sandbox.list_processes() != []
+    found = await verification.collect(sandbox, Spec(("true",), {}, ("answer",)))
+    assert found == {"answer": b"kept\n"}
+    assert await sandbox.list_processes() == []
