@@ -186,6 +186,8 @@ class MegatronEngine:
         if self._trainee is None:
             if self._group is None:
                 self._group = Group(self._options.ranks, threads=self._threads)
+                if self._closed:  # meanwhile, by another thread
+                    self._group.close()
             trainee = RemoteTrainee(self._group, self._options, self._budget)
             trainee.fill(*self._cut)
             for change in self._since:

@@ -74,6 +74,7 @@ class Group:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt at the terminal is for the service, which drains
                 env={**os.environ, **loopback, "LOCAL_RANK": str(rank)},
             )
         theirs.close()
