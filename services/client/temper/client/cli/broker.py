@@ -43,19 +43,9 @@ class Broker:
 
     def address(self) -> tuple[str, Path | None]:
         """The broker's URL and the file with its token. Unavailable if no platform runs in the data directory."""
-        import tomllib
+        from temper.client.sdk.target import broker
 
-        from temper.client.sdk.target import embedded
-        from temper.runtime.errors import Unavailable
-
-        if self.bus_url:
-            return self.bus_url, self.bus_token_file
-        embedded(self.data_dir)
-        try:
-            settings = tomllib.loads((self.data_dir / "run" / "sandbox.toml").read_text())
-        except FileNotFoundError:
-            raise Unavailable(f"the platform in {self.data_dir} runs no sandbox service") from None
-        return settings["bus"]["url"], Path(settings["bus"]["token_file"])
+        return (self.bus_url, self.bus_token_file) if self.bus_url else broker(self.data_dir)
 
     def run(self, work: Callable[[SandboxClient], Awaitable[T]]) -> T:
         """Connect, work, disconnect."""

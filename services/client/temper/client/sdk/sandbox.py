@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,16 @@ class SandboxClient:
     async def _changes(self, place: Place, request: Any) -> Any:
         request.session_id = place.name
         return await self.ask(place.host, request, control_pb2.WatchFilesResponse)
+
+    async def call(self, place: Place, tool: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a standard tool; what is wrong with the call is its observation. Raises TemperError."""
+        request = control_pb2.CallToolRequest(
+            session_id=place.name,
+            command_id=f"cli-{secrets.token_hex(8)}",
+            call=sandbox_pb2.ToolCall(name=tool, arguments_json=json.dumps(arguments)),
+        )
+        timeout_s = TIMEOUT_S + _COMMAND_MARGIN_S
+        return await self.ask(place.host, request, control_pb2.CallToolResponse, timeout_s)
 
     async def start(
         self, place: Place, argv: Sequence[str], *, terminal: bool, rows: int = 24, columns: int = 80

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,16 @@ def embedded(data_dir: Path) -> Target:
             f"no platform runs in {data_dir}", field="data_dir", hint=f"temper up --data-dir {data_dir}"
         )
     return Target(state["endpoints"], Path(state["token_file"]))
+
+
+def broker(data_dir: Path) -> tuple[str, Path]:
+    """URL and token file of that platform's broker, for its sandboxes. Unavailable if it runs no sandbox service."""
+    embedded(data_dir)
+    try:
+        settings = tomllib.loads((data_dir / "run" / "sandbox.toml").read_text())
+    except FileNotFoundError:
+        raise Unavailable(f"the platform in {data_dir} runs no sandbox service") from None
+    return settings["bus"]["url"], Path(settings["bus"]["token_file"])
 
 
 def _alive(pid: int) -> bool:

@@ -1,0 +1,82 @@
+"""The blocking object of the SDK and the MCP server of a platform, over a real broker and a real service."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from tests.conformance.sandbox.test_service import Service, working_backend
+
+from temper.api.sandbox.v1 import sandbox_pb2
+from temper.client.sdk.sandboxes import Entry, Sandbox
+from temper.runtime.bus.nats import NatsBus
+from temper.runtime.embedded import NatsServer
+from temper.runtime.errors import Rejected
+from temper.runtime.testing import eventually
+
+
+@pytest_asyncio.fixture
+async def service(nats_server: NatsServer, nats_bus: NatsBus, tmp_path: Path) -> AsyncIterator[Service]:
+    made = Service(nats_server, nats_bus, tmp_path, await working_backend())
+    await made.start()
+    yield made
+    assert made.process is not None
+    made.process.kill()
+    await made.process.wait()
+
+
+def use(server: NatsServer) -> None:
+    with Sandbox.create(bus_url=server.url, bus_token_file=server.token_file) as box:
+        ran = box.run("echo out; echo err >&2; exit 3")
+        assert (ran.stdout, ran.stderr, ran.exit_code, ran.outcome) == ("out\n", "err\n", 3, "ok")
+        assert box.run(["cat"], stdin=b"in").stdout == "in"
+        assert box.run("sleep 600", timeout_s=0.2).outcome == "timed_out"
+        box.files.write("/work/a/b", "text")
+        assert box.files.read("/work/a/b") == b"text"
+        assert Entry("/work/a/b", "file", 4) in box.files.list(depth=2)
+        assert box.call("python", code="6 * 7") == "42"
+        with box.pty() as terminal:
+            terminal.resize(30, 90)
+            terminal.send("stty size; exit\n")
+            said = b""
+            while more := terminal.read():
+                said += more
+        assert b"30 90" in said
+        box.files.remove("/work/a", recursive=True)
+        with pytest.raises(Rejected):
+            box.files.read("/work/a/b")
+
+
+async def test_the_object_runs_programs_moves_files_types_and_leaves_nothing(
+    service: Service, nats_server: NatsServer
+) -> None:
+    await asyncio.to_thread(use, nats_server)
+    assert await sessions(service) == 0
+
+
+async def test_a_platforms_tools_over_mcp_have_one_sandbox_that_goes_with_the_client(
+    service: Service, nats_server: NatsServer
+) -> None:
+    mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    command = [
+        *("-c", "import sys; from temper.client.cli import main; sys.exit(main())"),
+        *("sandbox", "mcp", "--isolation", "weak", "--lease", "20"),
+        *("--bus-url", nats_server.url, "--bus-token-file", str(nats_server.token_file)),
+    ]
+    async with mcp.Client(mcp.StdioServerParameters(command=sys.executable, args=command)) as client:
+        result = await client.call_tool("shell", {"command": "echo hi"})
+        assert (result.is_error, result.content[0].text) == (False, "hi")
+        assert await sessions(service) == 1
+    # A client kills a server that is slow to leave; then the lease ends the sandbox.
+    await eventually(lambda: none_left(service), within_s=120)
+
+
+async def sessions(service: Service) -> int:
+    listed = await service.ask(service.host, "ListSessions", sandbox_pb2.ListSessionsRequest())
+    return len(listed.sessions)
+
+
+async def none_left(service: Service) -> bool:
+    return await sessions(service) == 0
