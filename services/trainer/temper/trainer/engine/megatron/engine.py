@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from temper.runtime.errors import Rejected
+from temper.runtime.telemetry import get_logger
 from temper.trainer.algorithms.base import Algorithm, Settings
 from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
 from temper.trainer.engine.megatron.group import Group, RankLost
@@ -169,10 +170,11 @@ class MegatronEngine:
         for attempt in range(ATTEMPTS):
             try:
                 return act(self._ready())
-            except RankLost:
+            except RankLost as error:
                 self._trainee = None
                 self._group = None
                 self.restarts += 1
+                get_logger().warning("trainer.rank_lost", restarts=self.restarts, error=str(error))
                 if self._closed or attempt + 1 == ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
