@@ -96,6 +96,7 @@ async def test_the_numbers_of_the_x32_interface_lead_nowhere(sandbox: Sandbox) -
     assert await code(sandbox, "print(call(0x40000000 | 39), call(0x40000000 | 165))") in {
         "EPERM EPERM",
         "ENOSYS ENOSYS",
+        "the interpreter was killed",  # an engine's filter kills who calls by another interface
     }
 
 

@@ -8,7 +8,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Final
 
@@ -25,15 +25,19 @@ MOST_LEVELS: Final = 128
 class Files:
     """The writable trees of one sandbox."""
 
-    def __init__(self, roots: Mapping[str, int], owner: int | None, *, sized: bool) -> None:
+    def __init__(
+        self, roots: Mapping[str, int], owner: int | None, *, sized: bool, beside: Sequence[int] = ()
+    ) -> None:
         """`roots` maps "/work", "/tmp" to open directories, which this object closes; `owner` is the uid of files.
 
-        `sized` says that the trees are the sandbox's own, so that a full one is the agent's doing.
+        `sized` says that the trees are the sandbox's own, so that a full one is the agent's doing. `beside` are open
+        directories of its own that no path leads to here, such as shared memory: they can be full, too.
         """
         self._roots = dict(roots)
         self.owner = owner
         """Uid of files; None where the host cannot or need not give them away."""
         self._sized = sized
+        self._beside = tuple(beside)
 
     def put(self, path: str, content: bytes, mode: int) -> None:
         """Write a file with its directories. Raises Rejected, Exhausted."""
@@ -141,14 +145,16 @@ class Files:
     @property
     def full(self) -> bool:
         """Whether one of the trees has no block or no inode left."""
-        states = [os.fstatvfs(root) for root in self._roots.values()] if self._sized else []
+        places = (*self._roots.values(), *self._beside) if self._sized else ()
+        states = [os.fstatvfs(place) for place in places]
         return any(not state.f_bavail or (state.f_files and not state.f_favail) for state in states)
 
     def close(self) -> None:
         """Let go of the trees."""
-        for root in self._roots.values():
-            os.close(root)
+        for place in (*self._roots.values(), *self._beside):
+            os.close(place)
         self._roots.clear()
+        self._beside = ()
 
     @contextmanager
     def parent(self, path: str, *, create: bool) -> Iterator[tuple[int, str]]:

@@ -24,6 +24,7 @@ from temper.sandbox.engine.groups import GroupV1, GroupV2
 from temper.sandbox.engine.watch import Meter, ReportedMeter
 
 TREES: Final = ("/work", "/tmp")  # noqa: S108 - the sandbox's own
+_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _SWEEP_S: Final = 10.0
 _SWEEP_POLL_S: Final = 0.005
 _DEATH_POLL_S: Final = 1.0
@@ -75,10 +76,9 @@ class DockerContainer:
         self._find_group(pid)
         if kernel_shared:
             top = Path(f"/proc/{pid}/root")
-            handles = {
-                tree: os.open(top / tree[1:], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for tree in TREES
-            }
-            self.files = Files(handles, self._uid, sized=True)
+            handles = {tree: os.open(top / tree[1:], _PLACE) for tree in TREES}
+            shared = os.open(top / "dev/shm", _PLACE)
+            self.files = Files(handles, self._uid, sized=True, beside=[shared])
         else:
             self._members = None  # its processes are known to its own kernel alone
 
