@@ -193,6 +193,7 @@ class DockerBackend(ContainerBackend):
             ],
         )
         host["MaskedPaths"] = list(_MASKED)
+        host["CgroupnsMode"] = "private"  # a container's groups have no names of the host's
         labels = {OWNER: identity.instance(), PLACE: self._place, "temper.sandbox.name": name}
         api.create_container(
             self._image,
