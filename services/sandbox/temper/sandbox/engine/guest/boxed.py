@@ -33,7 +33,9 @@ def become(control: socket.socket, request: wire.Message, cgroups: Sequence[int]
     os.dup2(told, REQUEST)
     syscalls.close_from(REQUEST + 1)
     syscalls.die_with_parent(signal.SIGKILL)
-    if request.get("speaks"):  # a program that is no init of ours: we say who it is, it says on its output that it is ready
+    if request.get(
+        "speaks"
+    ):  # a program that is no init of ours: we say who it is, it says on its output that it is ready
         with socket.socket(fileno=os.dup(CONTROL)) as line:
             wire.send(line, {"event": "begun"}, [os.pidfd_open(os.getpid())])
         os.dup2(CONTROL, 1)
