@@ -5,13 +5,13 @@ import pytest
 from tests.unit.rollout.world import ENV, JOB, SandboxHost
 
 from temper.api.sandbox.v1 import sandbox_pb2 as sandbox
-from temper.rollout.calls import Call
+from temper.rollout.calls import Said
 from temper.rollout.sandbox import Sandboxes, TaskRef
 from temper.runtime import topology
 from temper.runtime.errors import Exhausted, Unavailable
 from temper.runtime.testing import MemoryPlatform
 
-CALL = Call("python", {"code": "2+3"})
+CALL = Said("python", json.dumps({"code": "2+3"}))
 
 
 def client(platform: MemoryPlatform) -> Sandboxes:

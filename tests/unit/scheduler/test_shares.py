@@ -1,3 +1,5 @@
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
+# (a driven world has its trainer and its mixer; announcements are of many kinds)
 """Shares that follow what is left to learn, and domains that rise at another's expense."""
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def measured_bytes(config, tokens):
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer.step()
     moments = sum(v.nbytes for s in optimizer.state.values() for v in s.values() if v.dim())
-    fixed = sum(p.nbytes + p.grad.nbytes for p in model.parameters()) + moments
+    fixed = sum(2 * p.nbytes for p in model.parameters() if p.grad is not None) + moments
     return fixed, sum(kept.values())
 
 
