@@ -162,7 +162,7 @@ class SandboxConfig(ServiceConfig):
     """Most sandboxes at once."""
     warm: int = Field(default=4, ge=0)
     """Sandboxes kept ready."""
-    warm_most: int = Field(default=16, ge=0)
+    warm_most: int = Field(default=4, ge=0)
     """Most sandboxes kept ready while tasks are announced that will want one."""
     recycles: int = Field(default=0, ge=0)
     """How often a sandbox may be reset for another session; 0 destroys each after its first."""

@@ -18,6 +18,8 @@ from temper.sandbox.engine.output import CappedBuffer
 
 _PACKAGE: Final = "temper.sandbox.engine.guest"
 _MODULES: Final = ("wire", "interpreter", "streamed")
+_LAST_WORDS_S: Final = 0.2
+"""How long a dead interpreter's last answer may still be on its way."""
 _MARK_S: Final = 2.0
 """Longest wait for output that an answer has overtaken."""
 _BOOT: Final = f"""
@@ -71,6 +73,8 @@ class Interpreter:
         self.gone = False
         """Whether it hung up."""
         self._reading = asyncio.create_task(self._read())
+        # Its children may hold its pipes open long after its death, so their end alone does not tell.
+        program.ended.add_done_callback(lambda _: self._died())
         self._sending: set[asyncio.Task[None]] = set()
 
     @staticmethod
@@ -107,6 +111,13 @@ class Interpreter:
         self.buffer.write(self._held)
         self._held = b""
 
+    def _died(self) -> None:
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._hang_up)
+
+    def _hang_up(self) -> None:
+        self.gone = True
+        self._resolve(None)
+
     async def _read(self) -> None:
         while (got := await self._program.read()) is not None:
             stream, data = got
@@ -114,8 +125,7 @@ class Interpreter:
                 self._said(data)
             elif not self._told(data):
                 break
-        self.gone = True
-        self._resolve(None)
+        self._hang_up()
 
     def _said(self, data: bytes) -> None:
         """Output up to the mark; what could be the mark's beginning is held back."""
