@@ -21,7 +21,7 @@ from temper.trainer.algorithms.ppo import value_loss
 from temper.trainer.algorithms.preferences import bradley_terry
 from temper.trainer.engine.base import OptimizerSettings, PhaseStart
 from temper.trainer.engine.torch import make
-from temper.trainer.origin import classifier
+from temper.trainer.reward_models import classifier
 from temper.trainer.samples import Batch, scores
 from temper.trainer.weights import safetensors
 

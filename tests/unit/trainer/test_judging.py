@@ -1,6 +1,5 @@
 """A reward model in the loop: what its opinion is worth, and when it is worth nothing."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from tests.unit.trainer.world import model, phase, spec
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms import algorithm
 from temper.trainer.compute import train
-from temper.trainer.engine.base import PhaseStart
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.engine.torch import make as torch_engine
 from temper.trainer.judging import opinion, rewarded, trusted
@@ -140,8 +138,3 @@ def test_samples_that_were_cut_off_count_for_others_and_not_for_themselves(filte
     outcome = train(engine, only, samples, 0)
     assert outcome.tokens == (2 if filtered else 7)
     assert outcome.metrics.get("overlong_filtered") == (1.0 if filtered else None)
-
-
-def test_a_teacher_and_its_phase_start_are_plain_data():
-    assert PhaseStart().teacher is None
-    assert json.dumps(PhaseStart().kl_beta) == "0.0"

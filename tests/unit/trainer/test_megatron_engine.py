@@ -199,6 +199,9 @@ def test_what_the_engine_does_not_do_is_refused_by_name(engine):
     mixed = group_batch(0)
     samples = [dataclasses.replace(s, domain=str(s.group)) for s in mixed.samples]
     grpo = algorithm("grpo")
+    compared = grpo.settings({"conflict_every": 5}, {}, max_staleness=1)
+    with pytest.raises(Rejected, match="does not compare"):
+        ours.step(Batch(samples, mixed.advantages), grpo, compared, OptimizerSettings(lr=1e-3))
     for field, value in (("merge", "pcgrad"), ("domain_loss", "by_share")):
         settings = grpo.settings({}, {field: value}, max_staleness=1)
         with pytest.raises(Rejected, match=value):

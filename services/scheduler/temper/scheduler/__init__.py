@@ -4,6 +4,7 @@
 | --------------- | ---------------------------------------------------------------- | ---- |
 | `mixer`         | shares -> a stream of domains                                    | yes  |
 | `curriculum`    | tasks and their success -> a stream of tasks of one domain       | yes  |
+| `shares`        | evaluations on the way -> shares that move, seesaws              | yes  |
 | `sampler`       | mixer + curricula, with one serialisable state                   | yes  |
 | `credits`       | how many groups may be under way                                 | yes  |
 | `ledger`        | which group indexes are published, settled, in flight            | yes  |

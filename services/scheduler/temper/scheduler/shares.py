@@ -19,9 +19,9 @@ from typing import Any
 
 from temper.api.job.v1.job_pb2 import EvalResult
 from temper.api.job.v1.spec_pb2 import JobSpec, MixSpec
+from temper.scheduler.evaluation import Z95
 
 MEMORY = 0.5  # weight of the newest evaluation in q
-Z95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 ROUNDS = 100  # halvings of the water level: past the precision of floats
 
 

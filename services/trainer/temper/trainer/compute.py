@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from temper.trainer.advantage.base import ALIKE
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import Engine, StepOutcome
-from temper.trainer.intake import FLAT
 from temper.trainer.judging import opinion, rewarded, trusted
 from temper.trainer.plan import PhasePlan
 from temper.trainer.samples import Batch, Sample, scores
@@ -46,7 +46,7 @@ def flat(samples: Sequence[Sample]) -> int:
     for sample in samples:
         if sample.valid:
             rewards.setdefault(sample.group, []).append(sample.reward)
-    return sum(max(found) - min(found) <= FLAT for found in rewards.values())
+    return sum(max(found) - min(found) <= ALIKE for found in rewards.values())
 
 
 def _refreshed(

@@ -14,12 +14,12 @@ from temper.api.common.v1 import common_pb2 as common
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord, GroupTable, SampleSummary, SampleTokens
 from temper.runtime.errors import Rejected
 from temper.runtime.log.base import LogRecord
+from temper.trainer.advantage.base import ALIKE
 from temper.trainer.samples import Sample
 from temper.trainer.state import Arrival, Drop
 
 CUT_OFF = (common.FINISH_REASON_LENGTH, common.FINISH_REASON_TOOL_LIMIT)
 USABLE = (common.SAMPLE_CLASS_SCORED, common.SAMPLE_CLASS_AGENT_FAILED)
-FLAT = 1e-6  # rewards that span no more have nothing to teach
 NO_REWARD = "NO_REWARD"
 INVALID_TOKENS = "INVALID_TOKENS"
 
@@ -52,7 +52,7 @@ def _flat(group: GroupRecord) -> bool:
     for sample in group.samples:
         if sample.sample_class in USABLE and sample.HasField("reward"):
             by_task.setdefault(sample.task_index, []).append(sample.reward)
-    return all(max(rewards) - min(rewards) <= FLAT for rewards in by_task.values())
+    return all(max(rewards) - min(rewards) <= ALIKE for rewards in by_task.values())
 
 
 def _dropped(group: GroupRecord) -> Drop | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temper.trainer.advantage import Floats
+from temper.trainer.advantage.base import ALIKE
 from temper.trainer.algorithms.base import Settings
 from temper.trainer.samples import Sample
 
@@ -45,7 +46,7 @@ def opinion(samples: Sequence[Sample], scores: NDArray[np.float32], version: int
     rewards = np.array([sample.reward for sample in samples], dtype=np.float64)
     against = total = 0.0
     for members in _tasks(samples, scores):
-        better = rewards[members][:, None] > rewards[members][None, :] + 1e-6
+        better = rewards[members][:, None] > rewards[members][None, :] + ALIKE
         gap = scores[members][:, None] - scores[members][None, :]
         total += float(better.sum())
         against += float((better & (gap < 0)).sum()) + 0.5 * float((better & (gap == 0)).sum())

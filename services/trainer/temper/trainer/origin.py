@@ -65,13 +65,6 @@ class Origin:
             engine.build(self.config, seed=seed)
 
 
-def classifier(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config.json`` of a reward model on a policy's trunk: a sequence classifier with one label."""
-    (name,) = config.get("architectures") or (f"{str(config['model_type']).capitalize()}ForCausalLM",)
-    kind = str(name).replace("ForCausalLM", "ForSequenceClassification")
-    return {**config, "architectures": [kind], "num_labels": 1, "problem_type": "regression"}
-
-
 async def weights_among(blobs: BlobStore, files: Mapping[str, BlobRef]) -> list[bytes]:
     """The safetensors files of a checkpoint, in the order of their names."""
     return [await blobs.get(files[name]) for name in sorted(filter(_is_weights, files))]

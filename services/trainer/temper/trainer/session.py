@@ -11,7 +11,6 @@ is made again from the same groups, gives the same weights bit for bit, and writ
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,21 +21,21 @@ from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StartTraining, Train
 from temper.runtime.telemetry import get_logger
 from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.compute import train
-from temper.trainer.config import PublicationConfig
 from temper.trainer.engine.base import Engine, StepOutcome
 from temper.trainer.feed import Feed
 from temper.trainer.keeper import Keeper
 from temper.trainer.mismatch import MismatchWatch
 from temper.trainer.notices import Notices
-from temper.trainer.origin import CONFIG, Origin, classifier, weights_among
+from temper.trainer.origin import Origin, weights_among
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
 from temper.trainer.recovery import STEPS, Recovered, recover
 from temper.trainer.reports import Standing, StepFacts, Timing, policy_record, step_record
+from temper.trainer.reward_models import publish_reward_model
 from temper.trainer.snapshot import Snapshot, Snapshots
 from temper.trainer.state import Arrival
 from temper.trainer.surroundings import Surroundings
-from temper.trainer.weights import REWARD_MODELS, Publisher
+from temper.trainer.weights import Publisher
 
 T = TypeVar("T")
 
@@ -283,17 +282,11 @@ class Session:
         return manifest
 
     async def _publish_judge(self) -> BlobRef:
-        """The reward model as a sequence classifier of one label."""
-        blobs, now = self._around.blobs, self._clock.now()
         tensors = await self._in_thread(lambda: list(self._engine.export_judge()))
-        text = json.dumps(classifier(self._origin.config), indent=2, sort_keys=True).encode()
-        key = f"{REWARD_MODELS}/{self._job}/files/{CONFIG}"
-        config = await self._patience(lambda: blobs.put(key, text), "reward model")
-        once = PublicationConfig(full_every=1)
-        files = {**self._origin.files, CONFIG: config}
-        publisher = Publisher(blobs, self._job, files, once, root=REWARD_MODELS)
+        step, now = self._ledger.step, self._clock.now()
         return await self._patience(
-            lambda: publisher.publish(self._ledger.step, tensors, now=now), "reward model"
+            lambda: publish_reward_model(self._around.blobs, self._job, self._origin, step, tensors, now=now),
+            "reward model",
         )
 
     async def _tell(self) -> None:

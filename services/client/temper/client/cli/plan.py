@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from temper.client.cli.options import Output, OutputOption
-
 _PLANNER = "temper.trainer.planner"
 
 
@@ -33,7 +31,9 @@ def plan(
     kv_tokens: Annotated[int, Parameter(help="KV tokens of a rollout engine on the same devices.")] = 0,
     show: Annotated[int, Parameter(help="How many layouts to show.")] = 4,
     write: Annotated[Path | None, Parameter(help="Write the best as a launch configuration (TOML).")] = None,
-    output: OutputOption = "table",
+    output: Annotated[
+        Literal["table", "json"], Parameter(name=["--output", "-o"], help="Form of the data.")
+    ] = "table",
 ) -> int:
     """Lay a model out over devices: the best layout, the next ones, and why they lost.
 
@@ -50,13 +50,8 @@ def plan(
         "--kv-tokens": kv_tokens or None,
         "--show": show,
         "--write": write,
-        "--output": _format(output),
+        "--output": output,
     }
     given = [text for name, value in options.items() if value is not None for text in (name, str(value))]
     command = [sys.executable, "-m", _PLANNER, str(model), *given, *(["--fp32"] if fp32 else [])]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own command line
-
-
-def _format(output: Output) -> str:
-    """The planner prints a page for people or JSON for programs."""
-    return "table" if output == "table" else "json"

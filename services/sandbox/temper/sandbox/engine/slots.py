@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Unavailable
 from temper.sandbox.engine import identity
 from temper.sandbox.engine.base import Capabilities, Fork, Limits
+from temper.sandbox.engine.forks import forked
 from temper.sandbox.engine.groups import Group
 from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.launched import LaunchedSandbox
@@ -191,19 +192,9 @@ class SlotBackend(ABC):
         self._snapshots.require(snapshot)
         if not 0 < len(names) <= MAX_FORK:
             raise Rejected(f"cannot fork {len(names)} at once", field="count", hint=f"1 to {MAX_FORK}")
-        return list(await asyncio.gather(*(self._fork(snapshot, name, limits) for name in names)))
-
-    async def _fork(self, snapshot: str, name: str, limits: Limits) -> Fork:
-        try:
-            sandbox = await self.create(name, limits)
-        except TemperError as error:
-            return Fork(name, None, error.message)
-        try:
-            await sandbox.fill(snapshot)
-        except TemperError as error:
-            await sandbox.destroy()
-            return Fork(name, None, error.message)
-        return Fork(name, sandbox)
+        return list(
+            await asyncio.gather(*(forked(self.create(name, limits), snapshot, name) for name in names))
+        )
 
     async def forget(self, snapshot: str) -> None:
         """Drop a snapshot. Idempotent."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 EPS = 1e-6
+ALIKE = 1e-6  # rewards that span no more make no preference, and no group worth a place in a step
 FLAT = 1e-9  # a group whose rewards span no more than this has nothing to teach
 
 

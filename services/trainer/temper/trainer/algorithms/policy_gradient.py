@@ -34,10 +34,11 @@ UPDATES: Mapping[str, Param] = {
     "mini_batches": Param(1, 1, 64),
     "epochs": Param(1, 1, 16),
     "muon_lr": Param(0.02, 1e-6, 1.0),
-    "conflict_every": Param(10, 0, 1e6),
+    "conflict_every": Param(-1, -1, 1e6),
 }
 """Optimizer updates per step: the step's groups are cut into mini-batches, and gone through this many times. Every how many steps
-the gradients of the domains are compared."""
+the gradients of the domains are compared; -1: every `COMPARED_EVERY` where the engine can."""
+COMPARED_EVERY = 10
 OPTIMIZERS: Mapping[str, Choice] = {
     "optimizer": Choice("adamw", ("adamw", "muon")),
     "merge": Choice("sum", tuple(METHODS)),

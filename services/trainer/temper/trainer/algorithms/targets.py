@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temper.trainer.advantage import Floats
+from temper.trainer.advantage.base import ALIKE
 
 PerToken = Sequence[Floats]
 """One [action token] array per sample."""
@@ -87,7 +88,7 @@ class Measured:
         for group in np.unique(self.group):
             members = np.flatnonzero(self.group == group)
             rewards = self.rewards[members]
-            if rewards.max() - rewards.min() > 1e-6:
+            if rewards.max() - rewards.min() > ALIKE:
                 yield int(members[rewards.argmax()]), int(members[rewards.argmin()])
 
 

@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from temper.runtime.errors import Exhausted, Rejected, TemperError, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Unavailable
 from temper.sandbox.engine.base import Capabilities, Fork, Limits
 from temper.sandbox.engine.container.sandbox import ContainerSandbox
 from temper.sandbox.engine.container.seam import Container
+from temper.sandbox.engine.forks import forked
 from temper.sandbox.engine.snapshots import Snapshots
 
 
@@ -61,6 +62,14 @@ class ContainerBackend(ABC):
         self._live[slot] = sandbox
         return sandbox
 
+    async def _runs(self, program: str) -> bool:
+        """Whether a program is there, tried in a sandbox of the backend's own."""
+        trial = await self.create("trial", Limits())
+        try:
+            return await trial.has_program(program)
+        finally:
+            await trial.destroy()
+
     def _give_back(self, slot: int) -> None:
         if self._live.pop(slot, None) is not None:
             self._free.append(slot)
@@ -71,19 +80,7 @@ class ContainerBackend(ABC):
         most = self.capabilities.max_fork
         if not 1 <= len(names) <= most:
             raise Rejected(f"cannot fork {len(names)} at once", field="count", hint=f"1 to {most}")
-        return [await self._fork_one(snapshot, name, limits) for name in names]
-
-    async def _fork_one(self, snapshot: str, name: str, limits: Limits) -> Fork:
-        try:
-            sandbox = await self.create(name, limits)
-        except TemperError as error:
-            return Fork(name, None, error.message)
-        try:
-            await sandbox.fill(snapshot)
-        except TemperError as error:
-            await sandbox.destroy()
-            return Fork(name, None, error.message)
-        return Fork(name, sandbox)
+        return [await forked(self.create(name, limits), snapshot, name) for name in names]
 
     async def forget(self, snapshot: str) -> None:
         """Drop a snapshot. Idempotent."""

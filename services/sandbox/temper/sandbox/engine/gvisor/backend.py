@@ -143,12 +143,7 @@ class GvisorBackend(ContainerBackend):
         options = ("-s", "-B", "-X", "utf8")
         self._python = ("python3", *options) if self._rootfs else (base_python().executable, "-S", *options)
         self._capabilities = self._describe()
-        trial = await self.create("trial", Limits())
-        try:
-            found = await trial.has_program(self._python[0])
-        finally:
-            await trial.destroy()
-        self._python = self._python if found else ()
+        self._python = self._python if await self._runs(self._python[0]) else ()
         self._capabilities = self._describe()
 
     def _describe(self) -> Capabilities:

@@ -34,6 +34,12 @@ def refuse_step(batch: Batch, algorithm: Algorithm, settings: Settings, optimize
         )
     if len({batch.samples[i].domain for i in batch.trainable()}) < 2:
         return
+    if settings.params.get("conflict_every", 0) > 0:
+        raise Rejected(
+            "the megatron engine does not compare the gradients of domains",
+            field="phase.algorithm_params.conflict_every",
+            hint=INSTEAD,
+        )
     for name, plain in (("merge", "sum"), ("domain_loss", "pooled")):
         if settings.choices.get(name, plain) != plain:
             raise Rejected(

@@ -17,6 +17,7 @@ from torch import nn
 
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms.base import Algorithm, Settings, Totals
+from temper.trainer.algorithms.policy_gradient import COMPARED_EVERY
 from temper.trainer.algorithms.targets import NOTHING_MORE, Measured, Needs
 from temper.trainer.engine.base import OptimizerSettings
 from temper.trainer.engine.torch.forward import Gathered, gather, micro_batches, predict
@@ -154,7 +155,8 @@ class Trainee:
         """Whether the update needs the gradient of each domain by itself."""
         if len({sample.domain for sample in samples}) < 2:
             return False
-        choices, every = update.settings.choices, int(update.settings["conflict_every"])
+        choices, asked = update.settings.choices, int(update.settings["conflict_every"])
+        every = COMPARED_EVERY if asked < 0 else asked
         looked_at = every > 0 and update.batch.number % every == 0
         return looked_at or choices["merge"] != "sum" or choices["domain_loss"] == "by_share"
 
