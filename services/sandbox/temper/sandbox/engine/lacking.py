@@ -6,8 +6,7 @@ A backend inherits from these and overrides what it can; whatever it overrides i
 from collections.abc import AsyncIterator, Sequence
 
 from temper.runtime.errors import Rejected
-from temper.sandbox.engine.base import Fork
-from temper.sandbox.engine.command import Limits, Sink
+from temper.sandbox.engine.command import Sink
 from temper.sandbox.engine.entries import Change, Edit, FileInfo, Match
 from temper.sandbox.engine.interactive import ProcessInfo, Session, SessionSpec
 
@@ -77,14 +76,3 @@ class LackingSandbox:
     async def restore(self, snapshot: str) -> None:
         """Refused."""
         raise refusal("snapshots")
-
-
-class LackingBackend:
-    """Refuses everything that is optional in a backend."""
-
-    async def fork(self, snapshot: str, names: Sequence[str], limits: Limits) -> list[Fork]:
-        """Refused."""
-        raise refusal("snapshots")
-
-    async def forget(self, snapshot: str) -> None:
-        """Nothing to drop."""

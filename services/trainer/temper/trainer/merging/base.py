@@ -58,8 +58,3 @@ class Domains:
             pair = f"{self.names[int(first[at])]}|{self.names[int(second[at])]}"
             out[f"conflict_cosine/{pair}"] = float(found[at])
         return out
-
-
-def length_of(gram: Floats, coefficients: Floats) -> float:
-    """Length of ``Σ c_d g_d``."""
-    return float(np.sqrt(max(0.0, float(coefficients @ gram @ coefficients))))

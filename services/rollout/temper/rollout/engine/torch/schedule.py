@@ -18,7 +18,7 @@ from temper.rollout.engine.torch.context import Context
 from temper.rollout.engine.torch.pages import PageIndex, Sparse
 from temper.rollout.engine.torch.roster import Limits, Roster
 from temper.rollout.engine.torch.sequence import Sequence
-from temper.rollout.engine.torch.sizes import layout, peak_units
+from temper.rollout.engine.torch.sizes import layout
 from temper.rollout.engine.torch.work import Work
 
 AGE_STEPS = 256  # waiting so many steps counts as much as one step of priority
@@ -298,8 +298,3 @@ def _alike(leader: Sequence, other: Sequence) -> bool:
         and other.request.tenant == leader.request.tenant
         and other.tokens == leader.tokens
     )
-
-
-def never_fits(pool_units: int, tokens: int) -> bool:
-    """Whether a context of ``tokens`` cannot be computed though nothing else is in the pool."""
-    return peak_units(tokens) > pool_units

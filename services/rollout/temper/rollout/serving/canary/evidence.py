@@ -66,10 +66,6 @@ class Arm:
             return None
         return self.cost_sum / self.costs / (self.succeeded / self.judged)
 
-    def p95(self) -> float | None:
-        """95th percentile of the latency; None before the first."""
-        return quantile(self.latencies, 0.95)
-
     def add(self, success: bool | None, latency_s: float | None, cost: float | None) -> None:
         """Count one trajectory. What is not known is not counted: None is never a failure."""
         if latency_s is not None:
