@@ -165,7 +165,7 @@ def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None
 
 def test_empty_arms_have_no_rates() -> None:
     assert Arm().success_rate is None
-    assert Arm().p95() is None
+    assert quantile(Arm().latencies, 0.95) is None
     assert Arm().cost_per_success is None
     assert success_difference(Arm(), Arm(), 0.05) is None
     assert cost_ratio(Arm(), Arm(), 0.05) is None
