@@ -449,7 +449,7 @@ async def test_a_worker_past_the_staleness_bound_fetches_nothing_and_its_presenc
     assert status[f"stale.{JOB}"] == "serves version 0, 1 is published, the staleness bound is 0"
     assert "checksum" in str(status[f"problem.{JOB}"])
     await world.publisher.publish(2, seed=2)
-    assert [record.index for record in await world.records(3)] == [0, 1, 2]
+    assert sorted(record.index for record in await world.records(3)) == [0, 1, 2]  # two play at once
 
 
 async def test_a_record_and_its_table_say_how_the_numbers_were_made(world: World):
