@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!temper/api/common/v1/common.proto\x12\x14temper.api.common.v1\x1a\x1b\x62uf/validate/validate.proto\"y\n\x07\x42lobRef\x12\x39\n\x03key\x18\x01 \x01(\tB,\xbaH)r\'\x10\x01\x18\x80\x08\x32 ^[A-Za-z0-9][A-Za-z0-9._/@+=-]*$\x12%\n\x06sha256\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x0c\n\x04size\x18\x03 \x01(\x04\"\xf7\x01\n\x06\x45nvRef\x12H\n\x04name\x18\x01 \x01(\tB:\xbaH7r5\x10\x01\x18\x80\x01\x32.^[a-z0-9][a-z0-9_.-]*(/[a-z0-9][a-z0-9_.-]*)?$\x12\x30\n\x07version\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a\x32\x18^[0-9]+\\.[0-9]+\\.[0-9]+$\x12%\n\x06\x64igest\x18\x03 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x35\n\x06\x62undle\x18\x04 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRefB\x06\xbaH\x03\xc8\x01\x01\x12\x13\n\x0bparams_json\x18\x05 \x01(\t\")\n\nIndexRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0c\n\x04last\x18\x02 \x01(\x04\":\n\x0bVersionSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\x04*Y\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_DEMO\x10\x02\x12\x10\n\x0cPURPOSE_EVAL\x10\x03*\xd5\x01\n\x0bSampleClass\x12\x1c\n\x18SAMPLE_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13SAMPLE_CLASS_SCORED\x10\x01\x12\x1d\n\x19SAMPLE_CLASS_AGENT_FAILED\x10\x02\x12\x1d\n\x19SAMPLE_CLASS_INFRA_FAILED\x10\x03\x12\x16\n\x12SAMPLE_CLASS_STALE\x10\x04\x12\x18\n\x14SAMPLE_CLASS_REVOKED\x10\x05\x12\x1f\n\x1bSAMPLE_CLASS_INVALID_TOKENS\x10\x06*\xcf\x01\n\nDropReason\x12\x1b\n\x17\x44ROP_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44ROP_REASON_STALE\x10\x01\x12\x16\n\x12\x44ROP_REASON_POISON\x10\x02\x12\x17\n\x13\x44ROP_REASON_REVOKED\x10\x03\x12\x17\n\x13\x44ROP_REASON_INVALID\x10\x04\x12\x14\n\x10\x44ROP_REASON_LATE\x10\x05\x12\x17\n\x13\x44ROP_REASON_CORRUPT\x10\x06\x12\x14\n\x10\x44ROP_REASON_FLAT\x10\x07*\xcb\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04\x12\x1c\n\x18\x46INISH_REASON_TOOL_LIMIT\x10\x05\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!temper/api/common/v1/common.proto\x12\x14temper.api.common.v1\x1a\x1b\x62uf/validate/validate.proto\"y\n\x07\x42lobRef\x12\x39\n\x03key\x18\x01 \x01(\tB,\xbaH)r\'\x10\x01\x18\x80\x08\x32 ^[A-Za-z0-9][A-Za-z0-9._/@+=-]*$\x12%\n\x06sha256\x18\x02 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x0c\n\x04size\x18\x03 \x01(\x04\"0\n\x0fRewardComponent\x12\r\n\x05value\x18\x01 \x01(\x01\x12\x0e\n\x06weight\x18\x02 \x01(\x01\"\xf7\x01\n\x06\x45nvRef\x12H\n\x04name\x18\x01 \x01(\tB:\xbaH7r5\x10\x01\x18\x80\x01\x32.^[a-z0-9][a-z0-9_.-]*(/[a-z0-9][a-z0-9_.-]*)?$\x12\x30\n\x07version\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a\x32\x18^[0-9]+\\.[0-9]+\\.[0-9]+$\x12%\n\x06\x64igest\x18\x03 \x01(\tB\x15\xbaH\x12r\x10\x32\x0e^[0-9a-f]{64}$\x12\x35\n\x06\x62undle\x18\x04 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRefB\x06\xbaH\x03\xc8\x01\x01\x12\x13\n\x0bparams_json\x18\x05 \x01(\t\")\n\nIndexRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0c\n\x04last\x18\x02 \x01(\x04\":\n\x0bVersionSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\x04*Y\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_DEMO\x10\x02\x12\x10\n\x0cPURPOSE_EVAL\x10\x03*\xd5\x01\n\x0bSampleClass\x12\x1c\n\x18SAMPLE_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13SAMPLE_CLASS_SCORED\x10\x01\x12\x1d\n\x19SAMPLE_CLASS_AGENT_FAILED\x10\x02\x12\x1d\n\x19SAMPLE_CLASS_INFRA_FAILED\x10\x03\x12\x16\n\x12SAMPLE_CLASS_STALE\x10\x04\x12\x18\n\x14SAMPLE_CLASS_REVOKED\x10\x05\x12\x1f\n\x1bSAMPLE_CLASS_INVALID_TOKENS\x10\x06*\xec\x01\n\nDropReason\x12\x1b\n\x17\x44ROP_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44ROP_REASON_STALE\x10\x01\x12\x16\n\x12\x44ROP_REASON_POISON\x10\x02\x12\x17\n\x13\x44ROP_REASON_REVOKED\x10\x03\x12\x17\n\x13\x44ROP_REASON_INVALID\x10\x04\x12\x14\n\x10\x44ROP_REASON_LATE\x10\x05\x12\x17\n\x13\x44ROP_REASON_CORRUPT\x10\x06\x12\x14\n\x10\x44ROP_REASON_FLAT\x10\x07\x12\x1b\n\x17\x44ROP_REASON_ROLLED_BACK\x10\x08*\xcb\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04\x12\x1c\n\x18\x46INISH_REASON_TOOL_LIMIT\x10\x05\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,20 +44,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENVREF'].fields_by_name['digest']._serialized_options = b'\272H\022r\0202\016^[0-9a-f]{64}$'
   _globals['_ENVREF'].fields_by_name['bundle']._loaded_options = None
   _globals['_ENVREF'].fields_by_name['bundle']._serialized_options = b'\272H\003\310\001\001'
-  _globals['_PURPOSE']._serialized_start=564
-  _globals['_PURPOSE']._serialized_end=653
-  _globals['_SAMPLECLASS']._serialized_start=656
-  _globals['_SAMPLECLASS']._serialized_end=869
-  _globals['_DROPREASON']._serialized_start=872
-  _globals['_DROPREASON']._serialized_end=1079
-  _globals['_FINISHREASON']._serialized_start=1082
-  _globals['_FINISHREASON']._serialized_end=1285
+  _globals['_PURPOSE']._serialized_start=614
+  _globals['_PURPOSE']._serialized_end=703
+  _globals['_SAMPLECLASS']._serialized_start=706
+  _globals['_SAMPLECLASS']._serialized_end=919
+  _globals['_DROPREASON']._serialized_start=922
+  _globals['_DROPREASON']._serialized_end=1158
+  _globals['_FINISHREASON']._serialized_start=1161
+  _globals['_FINISHREASON']._serialized_end=1364
   _globals['_BLOBREF']._serialized_start=88
   _globals['_BLOBREF']._serialized_end=209
-  _globals['_ENVREF']._serialized_start=212
-  _globals['_ENVREF']._serialized_end=459
-  _globals['_INDEXRANGE']._serialized_start=461
-  _globals['_INDEXRANGE']._serialized_end=502
-  _globals['_VERSIONSPAN']._serialized_start=504
-  _globals['_VERSIONSPAN']._serialized_end=562
+  _globals['_REWARDCOMPONENT']._serialized_start=211
+  _globals['_REWARDCOMPONENT']._serialized_end=259
+  _globals['_ENVREF']._serialized_start=262
+  _globals['_ENVREF']._serialized_end=509
+  _globals['_INDEXRANGE']._serialized_start=511
+  _globals['_INDEXRANGE']._serialized_end=552
+  _globals['_VERSIONSPAN']._serialized_start=554
+  _globals['_VERSIONSPAN']._serialized_end=612
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,7 @@ class DropReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DROP_REASON_LATE: _ClassVar[DropReason]
     DROP_REASON_CORRUPT: _ClassVar[DropReason]
     DROP_REASON_FLAT: _ClassVar[DropReason]
+    DROP_REASON_ROLLED_BACK: _ClassVar[DropReason]
 
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -63,6 +64,7 @@ DROP_REASON_INVALID: DropReason
 DROP_REASON_LATE: DropReason
 DROP_REASON_CORRUPT: DropReason
 DROP_REASON_FLAT: DropReason
+DROP_REASON_ROLLED_BACK: DropReason
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -80,6 +82,14 @@ class BlobRef(_message.Message):
     sha256: str
     size: int
     def __init__(self, key: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class RewardComponent(_message.Message):
+    __slots__ = ("value", "weight")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    value: float
+    weight: float
+    def __init__(self, value: _Optional[float] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class EnvRef(_message.Message):
     __slots__ = ("name", "version", "digest", "bundle", "params_json")

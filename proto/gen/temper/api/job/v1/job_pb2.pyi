@@ -36,7 +36,7 @@ JOB_STATE_FAILED: JobState
 JOB_STATE_CANCELLED: JobState
 
 class Job(_message.Message):
-    __slots__ = ("id", "spec", "state", "reason", "created_at", "started_at", "ended_at", "progress", "evals", "request_id", "etag")
+    __slots__ = ("id", "spec", "state", "reason", "created_at", "started_at", "ended_at", "progress", "evals", "request_id", "etag", "gates", "held", "rollbacks_asked")
     ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,9 @@ class Job(_message.Message):
     EVALS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ETAG_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACKS_ASKED_FIELD_NUMBER: _ClassVar[int]
     id: str
     spec: _spec_pb2.JobSpec
     state: JobState
@@ -59,7 +62,74 @@ class Job(_message.Message):
     evals: _containers.RepeatedCompositeFieldContainer[EvalResult]
     request_id: str
     etag: str
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[JobProgress, _Mapping]] = ..., evals: _Optional[_Iterable[_Union[EvalResult, _Mapping]]] = ..., request_id: _Optional[str] = ..., etag: _Optional[str] = ...) -> None: ...
+    gates: _containers.RepeatedCompositeFieldContainer[GateVerdict]
+    held: str
+    rollbacks_asked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[JobProgress, _Mapping]] = ..., evals: _Optional[_Iterable[_Union[EvalResult, _Mapping]]] = ..., request_id: _Optional[str] = ..., etag: _Optional[str] = ..., gates: _Optional[_Iterable[_Union[GateVerdict, _Mapping]]] = ..., held: _Optional[str] = ..., rollbacks_asked: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GateCheck(_message.Message):
+    __slots__ = ("domain", "bound", "verdict", "value", "low", "high", "limit", "n", "reference", "message")
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    domain: str
+    bound: str
+    verdict: str
+    value: float
+    low: float
+    high: float
+    limit: float
+    n: int
+    reference: str
+    message: str
+    def __init__(self, domain: _Optional[str] = ..., bound: _Optional[str] = ..., verdict: _Optional[str] = ..., value: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., limit: _Optional[float] = ..., n: _Optional[int] = ..., reference: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class GateVerdict(_message.Message):
+    __slots__ = ("point", "step", "version", "verdict", "action", "checks", "manifest", "message", "rollback")
+    POINT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_FIELD_NUMBER: _ClassVar[int]
+    point: str
+    step: int
+    version: int
+    verdict: str
+    action: str
+    checks: _containers.RepeatedCompositeFieldContainer[GateCheck]
+    manifest: _common_pb2.BlobRef
+    message: str
+    rollback: int
+    def __init__(self, point: _Optional[str] = ..., step: _Optional[int] = ..., version: _Optional[int] = ..., verdict: _Optional[str] = ..., action: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[GateCheck, _Mapping]]] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., message: _Optional[str] = ..., rollback: _Optional[int] = ...) -> None: ...
+
+class GateRecord(_message.Message):
+    __slots__ = ("job_id", "fence", "accepted_step", "rollbacks", "rollback_step", "reason", "held_versions")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_STEP_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    HELD_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    fence: int
+    accepted_step: int
+    rollbacks: int
+    rollback_step: int
+    reason: str
+    held_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job_id: _Optional[str] = ..., fence: _Optional[int] = ..., accepted_step: _Optional[int] = ..., rollbacks: _Optional[int] = ..., rollback_step: _Optional[int] = ..., reason: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobProgress(_message.Message):
     __slots__ = ("phase", "phase_name", "step", "total_steps", "version", "groups_published", "groups_consumed", "groups_dropped", "groups_in_flight", "domain_reward", "domain_solved", "domain_groups", "staleness", "tokens_per_s", "episodes_per_s", "sandboxes_in_use", "trainer_idle", "rollout_idle", "eta_s", "activity", "wall_s", "eval_done", "eval_total")
@@ -177,20 +247,22 @@ class EvalResult(_message.Message):
     def __init__(self, point: _Optional[str] = ..., domain: _Optional[str] = ..., step: _Optional[int] = ..., min_version: _Optional[int] = ..., max_version: _Optional[int] = ..., n: _Optional[int] = ..., attempted: _Optional[int] = ..., solved: _Optional[int] = ..., pass_at_1: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., mean_reward: _Optional[float] = ..., pass_at_k: _Optional[_Mapping[int, float]] = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ("job_id", "time", "state", "progress", "eval", "notice")
+    __slots__ = ("job_id", "time", "state", "progress", "eval", "notice", "gate")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     EVAL_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     time: _timestamp_pb2.Timestamp
     state: StateChanged
     progress: JobProgress
     eval: EvalResult
     notice: Notice
-    def __init__(self, job_id: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[StateChanged, _Mapping]] = ..., progress: _Optional[_Union[JobProgress, _Mapping]] = ..., eval: _Optional[_Union[EvalResult, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    gate: GateVerdict
+    def __init__(self, job_id: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[StateChanged, _Mapping]] = ..., progress: _Optional[_Union[JobProgress, _Mapping]] = ..., eval: _Optional[_Union[EvalResult, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., gate: _Optional[_Union[GateVerdict, _Mapping]] = ...) -> None: ...
 
 class StateChanged(_message.Message):
     __slots__ = ("state", "reason")
@@ -303,6 +375,20 @@ class ResumeJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class ResumeJobResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class RollBackJobRequest(_message.Message):
+    __slots__ = ("job_id", "reason")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    reason: str
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RollBackJobResponse(_message.Message):
     __slots__ = ("job",)
     JOB_FIELD_NUMBER: _ClassVar[int]
     job: Job

@@ -70,6 +70,11 @@ class JobServiceStub(object):
                 request_serializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.ResumeJobRequest.SerializeToString,
                 response_deserializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.ResumeJobResponse.FromString,
                 _registered_method=True)
+        self.RollBackJob = channel.unary_unary(
+                '/temper.api.job.v1.JobService/RollBackJob',
+                request_serializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.RollBackJobRequest.SerializeToString,
+                response_deserializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.RollBackJobResponse.FromString,
+                _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/temper.api.job.v1.JobService/WatchJob',
                 request_serializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.WatchJobRequest.SerializeToString,
@@ -130,6 +135,13 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RollBackJob(self, request, context):
+        """Sends training back to the last accepted version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchJob(self, request, context):
         """A snapshot, then events from a cursor, until the job ends.
         """
@@ -174,6 +186,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.ResumeJob,
                     request_deserializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.ResumeJobRequest.FromString,
                     response_serializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.ResumeJobResponse.SerializeToString,
+            ),
+            'RollBackJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBackJob,
+                    request_deserializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.RollBackJobRequest.FromString,
+                    response_serializer=temper_dot_api_dot_job_dot_v1_dot_job__pb2.RollBackJobResponse.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
@@ -371,6 +388,33 @@ class JobService(object):
             '/temper.api.job.v1.JobService/ResumeJob',
             temper_dot_api_dot_job_dot_v1_dot_job__pb2.ResumeJobRequest.SerializeToString,
             temper_dot_api_dot_job_dot_v1_dot_job__pb2.ResumeJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBackJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/temper.api.job.v1.JobService/RollBackJob',
+            temper_dot_api_dot_job_dot_v1_dot_job__pb2.RollBackJobRequest.SerializeToString,
+            temper_dot_api_dot_job_dot_v1_dot_job__pb2.RollBackJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -137,6 +137,22 @@ _JobServiceResumeJobType = typing_extensions.TypeVar(
     ],
 )
 
+_JobServiceRollBackJobType = typing_extensions.TypeVar(
+    '_JobServiceRollBackJobType',
+    grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.job_pb2.RollBackJobRequest,
+        temper.api.job.v1.job_pb2.RollBackJobResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.job_pb2.RollBackJobRequest,
+        temper.api.job.v1.job_pb2.RollBackJobResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.job_pb2.RollBackJobRequest,
+        temper.api.job.v1.job_pb2.RollBackJobResponse,
+    ],
+)
+
 _JobServiceWatchJobType = typing_extensions.TypeVar(
     '_JobServiceWatchJobType',
     grpc.UnaryStreamMultiCallable[
@@ -153,7 +169,7 @@ _JobServiceWatchJobType = typing_extensions.TypeVar(
     ],
 )
 
-class JobServiceStub(typing.Generic[_JobServiceCreateJobType, _JobServiceGetJobType, _JobServiceListJobsType, _JobServiceUpdateJobType, _JobServiceCancelJobType, _JobServicePauseJobType, _JobServiceResumeJobType, _JobServiceWatchJobType]):
+class JobServiceStub(typing.Generic[_JobServiceCreateJobType, _JobServiceGetJobType, _JobServiceListJobsType, _JobServiceUpdateJobType, _JobServiceCancelJobType, _JobServicePauseJobType, _JobServiceResumeJobType, _JobServiceRollBackJobType, _JobServiceWatchJobType]):
     """Creates, watches and steers jobs."""
 
     @typing.overload
@@ -185,6 +201,10 @@ class JobServiceStub(typing.Generic[_JobServiceCreateJobType, _JobServiceGetJobT
         grpc.UnaryUnaryMultiCallable[
             temper.api.job.v1.job_pb2.ResumeJobRequest,
             temper.api.job.v1.job_pb2.ResumeJobResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            temper.api.job.v1.job_pb2.RollBackJobRequest,
+            temper.api.job.v1.job_pb2.RollBackJobResponse,
         ],
         grpc.UnaryStreamMultiCallable[
             temper.api.job.v1.job_pb2.WatchJobRequest,
@@ -222,6 +242,10 @@ class JobServiceStub(typing.Generic[_JobServiceCreateJobType, _JobServiceGetJobT
             temper.api.job.v1.job_pb2.ResumeJobRequest,
             temper.api.job.v1.job_pb2.ResumeJobResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            temper.api.job.v1.job_pb2.RollBackJobRequest,
+            temper.api.job.v1.job_pb2.RollBackJobResponse,
+        ],
         grpc.aio.UnaryStreamMultiCallable[
             temper.api.job.v1.job_pb2.WatchJobRequest,
             temper.api.job.v1.job_pb2.WatchJobResponse,
@@ -248,6 +272,9 @@ class JobServiceStub(typing.Generic[_JobServiceCreateJobType, _JobServiceGetJobT
 
     ResumeJob: _JobServiceResumeJobType
     """Goes on."""
+
+    RollBackJob: _JobServiceRollBackJobType
+    """Sends training back to the last accepted version."""
 
     WatchJob: _JobServiceWatchJobType
     """A snapshot, then events from a cursor, until the job ends."""
@@ -280,6 +307,10 @@ JobServiceAsyncStub: typing_extensions.TypeAlias = JobServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         temper.api.job.v1.job_pb2.ResumeJobRequest,
         temper.api.job.v1.job_pb2.ResumeJobResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.job_pb2.RollBackJobRequest,
+        temper.api.job.v1.job_pb2.RollBackJobResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
         temper.api.job.v1.job_pb2.WatchJobRequest,
@@ -345,6 +376,14 @@ class JobServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[temper.api.job.v1.job_pb2.ResumeJobResponse, collections.abc.Awaitable[temper.api.job.v1.job_pb2.ResumeJobResponse]]:
         """Goes on."""
+
+    @abc.abstractmethod
+    def RollBackJob(
+        self,
+        request: temper.api.job.v1.job_pb2.RollBackJobRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[temper.api.job.v1.job_pb2.RollBackJobResponse, collections.abc.Awaitable[temper.api.job.v1.job_pb2.RollBackJobResponse]]:
+        """Sends training back to the last accepted version."""
 
     @abc.abstractmethod
     def WatchJob(

@@ -152,6 +152,80 @@ class ListPoliciesResponse(_message.Message):
     policies: _containers.RepeatedCompositeFieldContainer[Policy]
     def __init__(self, policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
 
+class Promotion(_message.Message):
+    __slots__ = ("job_id", "version", "manifest", "verdict", "point", "forced", "reason", "promoted_at", "returns_to")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    POINT_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PROMOTED_AT_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_TO_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    version: int
+    manifest: _common_pb2.BlobRef
+    verdict: str
+    point: str
+    forced: bool
+    reason: str
+    promoted_at: _timestamp_pb2.Timestamp
+    returns_to: int
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., verdict: _Optional[str] = ..., point: _Optional[str] = ..., forced: bool = ..., reason: _Optional[str] = ..., promoted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., returns_to: _Optional[int] = ...) -> None: ...
+
+class PromotedPolicy(_message.Message):
+    __slots__ = ("name", "history")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    history: _containers.RepeatedCompositeFieldContainer[Promotion]
+    def __init__(self, name: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Promotion, _Mapping]]] = ...) -> None: ...
+
+class PromotePolicyRequest(_message.Message):
+    __slots__ = ("name", "job_id", "version", "force", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    job_id: str
+    version: int
+    force: bool
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[str] = ..., version: _Optional[int] = ..., force: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PromotePolicyResponse(_message.Message):
+    __slots__ = ("policy",)
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    policy: PromotedPolicy
+    def __init__(self, policy: _Optional[_Union[PromotedPolicy, _Mapping]] = ...) -> None: ...
+
+class DemotePolicyRequest(_message.Message):
+    __slots__ = ("name", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DemotePolicyResponse(_message.Message):
+    __slots__ = ("policy",)
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    policy: PromotedPolicy
+    def __init__(self, policy: _Optional[_Union[PromotedPolicy, _Mapping]] = ...) -> None: ...
+
+class ListPromotionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPromotionsResponse(_message.Message):
+    __slots__ = ("policies",)
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    policies: _containers.RepeatedCompositeFieldContainer[PromotedPolicy]
+    def __init__(self, policies: _Optional[_Iterable[_Union[PromotedPolicy, _Mapping]]] = ...) -> None: ...
+
 class UploadRequest(_message.Message):
     __slots__ = ("name", "chunk")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -65,6 +65,21 @@ class PlatformServiceStub(object):
                 request_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPoliciesRequest.SerializeToString,
                 response_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPoliciesResponse.FromString,
                 _registered_method=True)
+        self.PromotePolicy = channel.unary_unary(
+                '/temper.api.job.v1.PlatformService/PromotePolicy',
+                request_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.PromotePolicyRequest.SerializeToString,
+                response_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.PromotePolicyResponse.FromString,
+                _registered_method=True)
+        self.DemotePolicy = channel.unary_unary(
+                '/temper.api.job.v1.PlatformService/DemotePolicy',
+                request_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.DemotePolicyRequest.SerializeToString,
+                response_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.DemotePolicyResponse.FromString,
+                _registered_method=True)
+        self.ListPromotions = channel.unary_unary(
+                '/temper.api.job.v1.PlatformService/ListPromotions',
+                request_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPromotionsRequest.SerializeToString,
+                response_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPromotionsResponse.FromString,
+                _registered_method=True)
 
 
 class PlatformServiceServicer(object):
@@ -113,6 +128,27 @@ class PlatformServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PromotePolicy(self, request, context):
+        """Makes a version of a job the one that a name stands for. Refused without a passed verdict, unless forced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DemotePolicy(self, request, context):
+        """Makes the version before the current one the one that a name stands for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPromotions(self, request, context):
+        """Names with the versions that they stand and stood for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlatformServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +181,21 @@ def add_PlatformServiceServicer_to_server(servicer, server):
                     servicer.ListPolicies,
                     request_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPoliciesRequest.FromString,
                     response_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPoliciesResponse.SerializeToString,
+            ),
+            'PromotePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromotePolicy,
+                    request_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.PromotePolicyRequest.FromString,
+                    response_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.PromotePolicyResponse.SerializeToString,
+            ),
+            'DemotePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.DemotePolicy,
+                    request_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.DemotePolicyRequest.FromString,
+                    response_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.DemotePolicyResponse.SerializeToString,
+            ),
+            'ListPromotions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPromotions,
+                    request_deserializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPromotionsRequest.FromString,
+                    response_serializer=temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPromotionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +361,87 @@ class PlatformService(object):
             '/temper.api.job.v1.PlatformService/ListPolicies',
             temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPoliciesRequest.SerializeToString,
             temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromotePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/temper.api.job.v1.PlatformService/PromotePolicy',
+            temper_dot_api_dot_job_dot_v1_dot_platform__pb2.PromotePolicyRequest.SerializeToString,
+            temper_dot_api_dot_job_dot_v1_dot_platform__pb2.PromotePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DemotePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/temper.api.job.v1.PlatformService/DemotePolicy',
+            temper_dot_api_dot_job_dot_v1_dot_platform__pb2.DemotePolicyRequest.SerializeToString,
+            temper_dot_api_dot_job_dot_v1_dot_platform__pb2.DemotePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPromotions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/temper.api.job.v1.PlatformService/ListPromotions',
+            temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPromotionsRequest.SerializeToString,
+            temper_dot_api_dot_job_dot_v1_dot_platform__pb2.ListPromotionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -121,7 +121,55 @@ _PlatformServiceListPoliciesType = typing_extensions.TypeVar(
     ],
 )
 
-class PlatformServiceStub(typing.Generic[_PlatformServiceListServicesType, _PlatformServiceDrainServiceType, _PlatformServiceListDeadLettersType, _PlatformServiceRetryDeadLetterType, _PlatformServiceDropDeadLetterType, _PlatformServiceListPoliciesType]):
+_PlatformServicePromotePolicyType = typing_extensions.TypeVar(
+    '_PlatformServicePromotePolicyType',
+    grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.PromotePolicyRequest,
+        temper.api.job.v1.platform_pb2.PromotePolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.PromotePolicyRequest,
+        temper.api.job.v1.platform_pb2.PromotePolicyResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.PromotePolicyRequest,
+        temper.api.job.v1.platform_pb2.PromotePolicyResponse,
+    ],
+)
+
+_PlatformServiceDemotePolicyType = typing_extensions.TypeVar(
+    '_PlatformServiceDemotePolicyType',
+    grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.DemotePolicyRequest,
+        temper.api.job.v1.platform_pb2.DemotePolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.DemotePolicyRequest,
+        temper.api.job.v1.platform_pb2.DemotePolicyResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.DemotePolicyRequest,
+        temper.api.job.v1.platform_pb2.DemotePolicyResponse,
+    ],
+)
+
+_PlatformServiceListPromotionsType = typing_extensions.TypeVar(
+    '_PlatformServiceListPromotionsType',
+    grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.ListPromotionsRequest,
+        temper.api.job.v1.platform_pb2.ListPromotionsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.ListPromotionsRequest,
+        temper.api.job.v1.platform_pb2.ListPromotionsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.ListPromotionsRequest,
+        temper.api.job.v1.platform_pb2.ListPromotionsResponse,
+    ],
+)
+
+class PlatformServiceStub(typing.Generic[_PlatformServiceListServicesType, _PlatformServiceDrainServiceType, _PlatformServiceListDeadLettersType, _PlatformServiceRetryDeadLetterType, _PlatformServiceDropDeadLetterType, _PlatformServiceListPoliciesType, _PlatformServicePromotePolicyType, _PlatformServiceDemotePolicyType, _PlatformServiceListPromotionsType]):
     """Services and dead letters."""
 
     @typing.overload
@@ -149,6 +197,18 @@ class PlatformServiceStub(typing.Generic[_PlatformServiceListServicesType, _Plat
         grpc.UnaryUnaryMultiCallable[
             temper.api.job.v1.platform_pb2.ListPoliciesRequest,
             temper.api.job.v1.platform_pb2.ListPoliciesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            temper.api.job.v1.platform_pb2.PromotePolicyRequest,
+            temper.api.job.v1.platform_pb2.PromotePolicyResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            temper.api.job.v1.platform_pb2.DemotePolicyRequest,
+            temper.api.job.v1.platform_pb2.DemotePolicyResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            temper.api.job.v1.platform_pb2.ListPromotionsRequest,
+            temper.api.job.v1.platform_pb2.ListPromotionsResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -178,6 +238,18 @@ class PlatformServiceStub(typing.Generic[_PlatformServiceListServicesType, _Plat
             temper.api.job.v1.platform_pb2.ListPoliciesRequest,
             temper.api.job.v1.platform_pb2.ListPoliciesResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            temper.api.job.v1.platform_pb2.PromotePolicyRequest,
+            temper.api.job.v1.platform_pb2.PromotePolicyResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            temper.api.job.v1.platform_pb2.DemotePolicyRequest,
+            temper.api.job.v1.platform_pb2.DemotePolicyResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            temper.api.job.v1.platform_pb2.ListPromotionsRequest,
+            temper.api.job.v1.platform_pb2.ListPromotionsResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     ListServices: _PlatformServiceListServicesType
@@ -197,6 +269,15 @@ class PlatformServiceStub(typing.Generic[_PlatformServiceListServicesType, _Plat
 
     ListPolicies: _PlatformServiceListPoliciesType
     """Policies: last published version of each job."""
+
+    PromotePolicy: _PlatformServicePromotePolicyType
+    """Makes a version of a job the one that a name stands for. Refused without a passed verdict, unless forced."""
+
+    DemotePolicy: _PlatformServiceDemotePolicyType
+    """Makes the version before the current one the one that a name stands for."""
+
+    ListPromotions: _PlatformServiceListPromotionsType
+    """Names with the versions that they stand and stood for."""
 
 PlatformServiceAsyncStub: typing_extensions.TypeAlias = PlatformServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -222,6 +303,18 @@ PlatformServiceAsyncStub: typing_extensions.TypeAlias = PlatformServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         temper.api.job.v1.platform_pb2.ListPoliciesRequest,
         temper.api.job.v1.platform_pb2.ListPoliciesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.PromotePolicyRequest,
+        temper.api.job.v1.platform_pb2.PromotePolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.DemotePolicyRequest,
+        temper.api.job.v1.platform_pb2.DemotePolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        temper.api.job.v1.platform_pb2.ListPromotionsRequest,
+        temper.api.job.v1.platform_pb2.ListPromotionsResponse,
     ],
 ]
 
@@ -275,6 +368,30 @@ class PlatformServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[temper.api.job.v1.platform_pb2.ListPoliciesResponse, collections.abc.Awaitable[temper.api.job.v1.platform_pb2.ListPoliciesResponse]]:
         """Policies: last published version of each job."""
+
+    @abc.abstractmethod
+    def PromotePolicy(
+        self,
+        request: temper.api.job.v1.platform_pb2.PromotePolicyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[temper.api.job.v1.platform_pb2.PromotePolicyResponse, collections.abc.Awaitable[temper.api.job.v1.platform_pb2.PromotePolicyResponse]]:
+        """Makes a version of a job the one that a name stands for. Refused without a passed verdict, unless forced."""
+
+    @abc.abstractmethod
+    def DemotePolicy(
+        self,
+        request: temper.api.job.v1.platform_pb2.DemotePolicyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[temper.api.job.v1.platform_pb2.DemotePolicyResponse, collections.abc.Awaitable[temper.api.job.v1.platform_pb2.DemotePolicyResponse]]:
+        """Makes the version before the current one the one that a name stands for."""
+
+    @abc.abstractmethod
+    def ListPromotions(
+        self,
+        request: temper.api.job.v1.platform_pb2.ListPromotionsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[temper.api.job.v1.platform_pb2.ListPromotionsResponse, collections.abc.Awaitable[temper.api.job.v1.platform_pb2.ListPromotionsResponse]]:
+        """Names with the versions that they stand and stood for."""
 
 def add_PlatformServiceServicer_to_server(servicer: PlatformServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 

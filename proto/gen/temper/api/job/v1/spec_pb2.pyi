@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "seed", "policy", "domains", "phases", "eval", "rollout", "labels", "accept", "trainer", "mix")
+    __slots__ = ("name", "seed", "policy", "domains", "phases", "eval", "rollout", "labels", "accept", "trainer", "mix", "gates")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class JobSpec(_message.Message):
     ACCEPT_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     MIX_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
     name: str
     seed: int
     policy: PolicySpec
@@ -39,7 +40,37 @@ class JobSpec(_message.Message):
     accept: AcceptSpec
     trainer: TrainerSpec
     mix: MixSpec
-    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., domains: _Optional[_Iterable[_Union[DomainSpec, _Mapping]]] = ..., phases: _Optional[_Iterable[_Union[PhaseSpec, _Mapping]]] = ..., eval: _Optional[_Union[EvalSpec, _Mapping]] = ..., rollout: _Optional[_Union[RolloutSpec, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., accept: _Optional[_Union[AcceptSpec, _Mapping]] = ..., trainer: _Optional[_Union[TrainerSpec, _Mapping]] = ..., mix: _Optional[_Union[MixSpec, _Mapping]] = ...) -> None: ...
+    gates: GateSpec
+    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., domains: _Optional[_Iterable[_Union[DomainSpec, _Mapping]]] = ..., phases: _Optional[_Iterable[_Union[PhaseSpec, _Mapping]]] = ..., eval: _Optional[_Union[EvalSpec, _Mapping]] = ..., rollout: _Optional[_Union[RolloutSpec, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., accept: _Optional[_Union[AcceptSpec, _Mapping]] = ..., trainer: _Optional[_Union[TrainerSpec, _Mapping]] = ..., mix: _Optional[_Union[MixSpec, _Mapping]] = ..., gates: _Optional[_Union[GateSpec, _Mapping]] = ...) -> None: ...
+
+class GateSpec(_message.Message):
+    __slots__ = ("action", "min_pass", "max_drop", "against", "min_samples", "on_collapse", "collapse_groups", "lr_factor", "max_rollbacks")
+    class MinPassEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    MIN_PASS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DROP_FIELD_NUMBER: _ClassVar[int]
+    AGAINST_FIELD_NUMBER: _ClassVar[int]
+    MIN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ON_COLLAPSE_FIELD_NUMBER: _ClassVar[int]
+    COLLAPSE_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    LR_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    min_pass: _containers.ScalarMap[str, float]
+    max_drop: float
+    against: str
+    min_samples: int
+    on_collapse: str
+    collapse_groups: int
+    lr_factor: float
+    max_rollbacks: int
+    def __init__(self, action: _Optional[str] = ..., min_pass: _Optional[_Mapping[str, float]] = ..., max_drop: _Optional[float] = ..., against: _Optional[str] = ..., min_samples: _Optional[int] = ..., on_collapse: _Optional[str] = ..., collapse_groups: _Optional[int] = ..., lr_factor: _Optional[float] = ..., max_rollbacks: _Optional[int] = ...) -> None: ...
 
 class MixSpec(_message.Message):
     __slots__ = ("controller", "kappa", "max_change", "floor", "ceiling", "seesaw_margin")

@@ -118,7 +118,14 @@ class ToolUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., outcome: _Optional[str] = ..., wall_s: _Optional[float] = ...) -> None: ...
 
 class SampleSummary(_message.Message):
-    __slots__ = ("task_index", "sample_index", "sample_class", "reward", "solved", "prompt_tokens", "action_tokens", "total_tokens", "turns", "tools", "finish_reason", "min_version", "max_version", "wall_s", "sandbox_s", "sandbox_host", "detail", "kv_origin_lag", "cached_tokens", "stop_token", "attention", "for_training", "resumed_tokens", "restarts")
+    __slots__ = ("task_index", "sample_index", "sample_class", "reward", "solved", "prompt_tokens", "action_tokens", "total_tokens", "turns", "tools", "finish_reason", "min_version", "max_version", "wall_s", "sandbox_s", "sandbox_host", "detail", "kv_origin_lag", "cached_tokens", "stop_token", "attention", "for_training", "resumed_tokens", "restarts", "components")
+    class ComponentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _common_pb2.RewardComponent
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_common_pb2.RewardComponent, _Mapping]] = ...) -> None: ...
     TASK_INDEX_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +150,7 @@ class SampleSummary(_message.Message):
     FOR_TRAINING_FIELD_NUMBER: _ClassVar[int]
     RESUMED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     task_index: int
     sample_index: int
     sample_class: _common_pb2.SampleClass
@@ -167,10 +175,11 @@ class SampleSummary(_message.Message):
     for_training: bool
     resumed_tokens: int
     restarts: int
-    def __init__(self, task_index: _Optional[int] = ..., sample_index: _Optional[int] = ..., sample_class: _Optional[_Union[_common_pb2.SampleClass, str]] = ..., reward: _Optional[float] = ..., solved: bool = ..., prompt_tokens: _Optional[int] = ..., action_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., turns: _Optional[int] = ..., tools: _Optional[_Iterable[_Union[ToolUse, _Mapping]]] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., min_version: _Optional[int] = ..., max_version: _Optional[int] = ..., wall_s: _Optional[float] = ..., sandbox_s: _Optional[float] = ..., sandbox_host: _Optional[str] = ..., detail: _Optional[str] = ..., kv_origin_lag: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., stop_token: _Optional[int] = ..., attention: _Optional[str] = ..., for_training: bool = ..., resumed_tokens: _Optional[int] = ..., restarts: _Optional[int] = ...) -> None: ...
+    components: _containers.MessageMap[str, _common_pb2.RewardComponent]
+    def __init__(self, task_index: _Optional[int] = ..., sample_index: _Optional[int] = ..., sample_class: _Optional[_Union[_common_pb2.SampleClass, str]] = ..., reward: _Optional[float] = ..., solved: bool = ..., prompt_tokens: _Optional[int] = ..., action_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., turns: _Optional[int] = ..., tools: _Optional[_Iterable[_Union[ToolUse, _Mapping]]] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., min_version: _Optional[int] = ..., max_version: _Optional[int] = ..., wall_s: _Optional[float] = ..., sandbox_s: _Optional[float] = ..., sandbox_host: _Optional[str] = ..., detail: _Optional[str] = ..., kv_origin_lag: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., stop_token: _Optional[int] = ..., attention: _Optional[str] = ..., for_training: bool = ..., resumed_tokens: _Optional[int] = ..., restarts: _Optional[int] = ..., components: _Optional[_Mapping[str, _common_pb2.RewardComponent]] = ...) -> None: ...
 
 class GroupRecord(_message.Message):
-    __slots__ = ("job_id", "group_id", "index", "purpose", "phase", "domain", "env", "split", "samples", "table", "drop_reason", "worker", "engine", "published_at", "started_at", "finished_at", "attempt", "eval_point", "seed", "samples_per_task", "engine_identity", "swap_policy")
+    __slots__ = ("job_id", "group_id", "index", "purpose", "phase", "domain", "env", "split", "samples", "table", "drop_reason", "worker", "engine", "published_at", "started_at", "finished_at", "attempt", "eval_point", "seed", "samples_per_task", "engine_identity", "swap_policy", "reward_min", "reward_max")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +202,8 @@ class GroupRecord(_message.Message):
     SAMPLES_PER_TASK_FIELD_NUMBER: _ClassVar[int]
     ENGINE_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     SWAP_POLICY_FIELD_NUMBER: _ClassVar[int]
+    REWARD_MIN_FIELD_NUMBER: _ClassVar[int]
+    REWARD_MAX_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     group_id: str
     index: int
@@ -215,7 +226,9 @@ class GroupRecord(_message.Message):
     samples_per_task: int
     engine_identity: EngineIdentity
     swap_policy: str
-    def __init__(self, job_id: _Optional[str] = ..., group_id: _Optional[str] = ..., index: _Optional[int] = ..., purpose: _Optional[_Union[_common_pb2.Purpose, str]] = ..., phase: _Optional[int] = ..., domain: _Optional[str] = ..., env: _Optional[_Union[_common_pb2.EnvRef, _Mapping]] = ..., split: _Optional[str] = ..., samples: _Optional[_Iterable[_Union[SampleSummary, _Mapping]]] = ..., table: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., drop_reason: _Optional[_Union[_common_pb2.DropReason, str]] = ..., worker: _Optional[str] = ..., engine: _Optional[str] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempt: _Optional[int] = ..., eval_point: _Optional[str] = ..., seed: _Optional[int] = ..., samples_per_task: _Optional[int] = ..., engine_identity: _Optional[_Union[EngineIdentity, _Mapping]] = ..., swap_policy: _Optional[str] = ...) -> None: ...
+    reward_min: float
+    reward_max: float
+    def __init__(self, job_id: _Optional[str] = ..., group_id: _Optional[str] = ..., index: _Optional[int] = ..., purpose: _Optional[_Union[_common_pb2.Purpose, str]] = ..., phase: _Optional[int] = ..., domain: _Optional[str] = ..., env: _Optional[_Union[_common_pb2.EnvRef, _Mapping]] = ..., split: _Optional[str] = ..., samples: _Optional[_Iterable[_Union[SampleSummary, _Mapping]]] = ..., table: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., drop_reason: _Optional[_Union[_common_pb2.DropReason, str]] = ..., worker: _Optional[str] = ..., engine: _Optional[str] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempt: _Optional[int] = ..., eval_point: _Optional[str] = ..., seed: _Optional[int] = ..., samples_per_task: _Optional[int] = ..., engine_identity: _Optional[_Union[EngineIdentity, _Mapping]] = ..., swap_policy: _Optional[str] = ..., reward_min: _Optional[float] = ..., reward_max: _Optional[float] = ...) -> None: ...
 
 class SampleTokens(_message.Message):
     __slots__ = ("task_index", "sample_index", "token_ids", "mask", "logprob_raw", "logprob_processed", "log_surviving_mass", "versions", "prompt_tokens", "weight_versions", "prefill_weight_versions", "kv_origin_versions", "turns", "seed", "stream", "attempt", "attention", "for_training")

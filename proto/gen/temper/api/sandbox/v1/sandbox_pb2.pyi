@@ -234,18 +234,27 @@ class FinishRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., env: _Optional[_Union[_common_pb2.EnvRef, _Mapping]] = ..., split: _Optional[str] = ..., task_index: _Optional[int] = ..., answer: _Optional[str] = ..., transcript: _Optional[_Iterable[_Union[TranscriptEntry, _Mapping]]] = ..., abandon: bool = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class FinishResponse(_message.Message):
-    __slots__ = ("reward", "solved", "infra_error", "host", "verify_s")
+    __slots__ = ("reward", "solved", "infra_error", "host", "verify_s", "components")
+    class ComponentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _common_pb2.RewardComponent
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_common_pb2.RewardComponent, _Mapping]] = ...) -> None: ...
     REWARD_FIELD_NUMBER: _ClassVar[int]
     SOLVED_FIELD_NUMBER: _ClassVar[int]
     INFRA_ERROR_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     VERIFY_S_FIELD_NUMBER: _ClassVar[int]
+    COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     reward: float
     solved: bool
     infra_error: str
     host: str
     verify_s: float
-    def __init__(self, reward: _Optional[float] = ..., solved: bool = ..., infra_error: _Optional[str] = ..., host: _Optional[str] = ..., verify_s: _Optional[float] = ...) -> None: ...
+    components: _containers.MessageMap[str, _common_pb2.RewardComponent]
+    def __init__(self, reward: _Optional[float] = ..., solved: bool = ..., infra_error: _Optional[str] = ..., host: _Optional[str] = ..., verify_s: _Optional[float] = ..., components: _Optional[_Mapping[str, _common_pb2.RewardComponent]] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("session_id", "limits", "lease_s", "min_isolation", "needs", "egress")
