@@ -36,7 +36,7 @@ JOB_STATE_FAILED: JobState
 JOB_STATE_CANCELLED: JobState
 
 class Job(_message.Message):
-    __slots__ = ("id", "spec", "state", "reason", "created_at", "started_at", "ended_at", "progress", "evals", "request_id", "etag", "gates", "held", "rollbacks_asked")
+    __slots__ = ("id", "spec", "state", "reason", "created_at", "started_at", "ended_at", "progress", "evals", "request_id", "etag", "gates", "held", "rollbacks_asked", "promoted_versions")
     ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class Job(_message.Message):
     GATES_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     ROLLBACKS_ASKED_FIELD_NUMBER: _ClassVar[int]
+    PROMOTED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     id: str
     spec: _spec_pb2.JobSpec
     state: JobState
@@ -65,7 +66,8 @@ class Job(_message.Message):
     gates: _containers.RepeatedCompositeFieldContainer[GateVerdict]
     held: str
     rollbacks_asked: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[JobProgress, _Mapping]] = ..., evals: _Optional[_Iterable[_Union[EvalResult, _Mapping]]] = ..., request_id: _Optional[str] = ..., etag: _Optional[str] = ..., gates: _Optional[_Iterable[_Union[GateVerdict, _Mapping]]] = ..., held: _Optional[str] = ..., rollbacks_asked: _Optional[_Iterable[str]] = ...) -> None: ...
+    promoted_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[JobProgress, _Mapping]] = ..., evals: _Optional[_Iterable[_Union[EvalResult, _Mapping]]] = ..., request_id: _Optional[str] = ..., etag: _Optional[str] = ..., gates: _Optional[_Iterable[_Union[GateVerdict, _Mapping]]] = ..., held: _Optional[str] = ..., rollbacks_asked: _Optional[_Iterable[str]] = ..., promoted_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GateCheck(_message.Message):
     __slots__ = ("domain", "bound", "verdict", "value", "low", "high", "limit", "n", "reference", "message")
