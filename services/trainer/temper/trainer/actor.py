@@ -26,7 +26,6 @@ from temper.trainer.engine.base import Engine
 from temper.trainer.patience import Patience
 from temper.trainer.reports import timestamp
 from temper.trainer.session import Session
-from temper.trainer.snapshot import Snapshots
 from temper.trainer.surroundings import Surroundings
 
 SERVICE, JOBS = "trainer", "jobs"
@@ -141,7 +140,7 @@ class TrainerActor:
                 self._log.info("trainer.job_over", job=command.job_id)
                 training.cancel()
                 await asyncio.wait({training})
-                await Snapshots(self._around.blobs, command.job_id).clear()
+                await session.forget()
                 return True
             return await training
         except Rejected as error:

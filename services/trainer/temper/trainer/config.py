@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from temper.runtime.config import Section, ServiceConfig
 
@@ -48,7 +48,34 @@ class SnapshotsConfig(Section):
     """Snapshots for recovery."""
 
     keep: int = Field(default=2, ge=2)
-    """Newest snapshots kept, so that one broken file is not the end."""
+    """Newest snapshots kept in the object store, so that one broken file is not the end."""
+    memory_dir: str = ""
+    """Directory in memory (tmpfs) for snapshots that survive the process; empty: none."""
+    memory_every: int = Field(default=1, ge=1)
+    """Steps between snapshots in memory."""
+    memory_keep: int = Field(default=2, ge=1)
+    """Newest snapshots kept in memory."""
+    disk_dir: str = ""
+    """Directory on a disk of this machine for snapshots that survive its restart; empty: none."""
+    disk_every: int = Field(default=5, ge=1)
+    """Steps between snapshots on the disk."""
+    disk_keep: int = Field(default=2, ge=1)
+    """Newest snapshots kept on the disk."""
+
+    @model_validator(mode="after")
+    def _have_places(self) -> Self:
+        """A level is a directory of its own; settings of a level that has none would do nothing."""
+        fields = type(self).model_fields
+        for level in ("memory", "disk"):
+            directory = str(getattr(self, f"{level}_dir"))
+            if directory and not directory.startswith("/"):
+                raise ValueError(f"{level}_dir must be an absolute path, not {directory!r}")
+            for name in (f"{level}_every", f"{level}_keep"):
+                if not directory and getattr(self, name) != fields[name].default:
+                    raise ValueError(f"{name} has no effect without {level}_dir")
+        if self.memory_dir and self.memory_dir == self.disk_dir:
+            raise ValueError("memory_dir and disk_dir must differ")
+        return self
 
 
 class TrainerConfig(ServiceConfig):

@@ -48,6 +48,8 @@ class Feed:
         self._patience = patience
         self._poll_s = poll_s
         self._groups: dict[int, GroupRecord] = {}
+        self._tables: dict[int, asyncio.Task[bytes | None]] = {}
+        self._busy: Sequence[Arrival] = ()
         self._news = news
         self._quarantines = Quarantines(bus, ledger, patience, news.set)
 
@@ -59,9 +61,9 @@ class Feed:
             for task in ended:
                 await task  # raises why it ended
         finally:
-            for task in tasks:
+            for task in (*tasks, *self._tables.values()):
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait((*tasks, *self._tables.values()))
 
     async def _records(self) -> None:
         await self._quarantines.known.wait()
@@ -76,6 +78,7 @@ class Feed:
                     self._groups[arrival.index] = group
             if records:
                 self._news.set()
+                self._fetch_next()
 
     async def _read(self, after: Token | None) -> list[LogRecord]:
         return await self._log.read(
@@ -87,9 +90,22 @@ class Feed:
         assert arrival.index is not None
         return self._groups[arrival.index]
 
+    def fetch_ahead(self, taken: Sequence[Arrival]) -> None:
+        """While a step is made of ``taken``, fetch what the next one will probably be made of, also of what comes meanwhile."""
+        self._busy = taken
+        self._fetch_next()
+
+    def _fetch_next(self) -> None:
+        if not self._busy:
+            return
+        for arrival in self._ledger.upcoming(self._busy):
+            if arrival.index is not None and arrival.index not in self._tables:
+                self._tables[arrival.index] = asyncio.create_task(self._table(arrival))
+
     async def samples(self, taken: Sequence[Arrival], *, needs_reward: bool) -> list[Sample] | None:
         """Samples of these groups in order; None when one was unreadable and had to be dropped."""
-        tables = await asyncio.gather(*(self._table(arrival) for arrival in taken))
+        self._busy = ()
+        tables = await asyncio.gather(*(self._fetched(arrival) for arrival in taken))
         out: list[Sample] = []
         whole = True
         for arrival, data in zip(taken, tables, strict=True):
@@ -102,6 +118,11 @@ class Feed:
                 self._corrupt(arrival, str(error))
                 whole = False
         return out if whole else None
+
+    async def _fetched(self, arrival: Arrival) -> bytes | None:
+        """The bytes of a group, perhaps under way already."""
+        assert arrival.index is not None
+        return await (self._tables.pop(arrival.index, None) or self._table(arrival))
 
     async def _table(self, arrival: Arrival) -> bytes | None:
         ref = self.group(arrival).table
@@ -119,4 +140,6 @@ class Feed:
     def forget_settled(self) -> None:
         """Let go of records that no step will ask for."""
         pending = self._ledger.pending
+        for index in self._tables.keys() - pending.keys():
+            self._tables.pop(index).cancel()
         self._groups = {index: group for index, group in self._groups.items() if index in pending}

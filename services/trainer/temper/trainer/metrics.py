@@ -36,10 +36,15 @@ class TrainerMetrics:
             registry=registry,
         )
         self.snapshots = Counter(
-            "temper_trainer_snapshots_total", "Snapshots.", ["outcome"], registry=registry
+            "temper_trainer_snapshots_total", "Snapshots.", ["level", "outcome"], registry=registry
         )
         self.recoveries = Counter(
             "temper_trainer_recoveries_total", "Restarts from a snapshot.", registry=registry
+        )
+        self.idle_share = Gauge(
+            "temper_trainer_idle_share",
+            "Share of the time since its start in which no engine of this process computed a step.",
+            registry=registry,
         )
 
     def count_step(self, facts: StepFacts, timing: Timing) -> None:

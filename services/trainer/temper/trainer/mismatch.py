@@ -6,7 +6,7 @@ An engine that differs a little is corrected for; one that drifts will end a run
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 WINDOW = 50  # steps
@@ -26,6 +26,11 @@ class MismatchWatch:
             return {}
         self.values.append(metrics["mismatch_abs"])
         return {"mismatch_slope": slope(self.values)}
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> MismatchWatch:
+        """One that has seen these steps before a restart."""
+        return cls(deque((float(value) for value in values), maxlen=WINDOW))
 
     def alarm(self) -> str:
         """What is wrong, in words; empty when nothing is."""

@@ -1,41 +1,43 @@
 """One job's training from its first policy to its last: open, step after step, finish.
 
     open     read the policy record, restore the newest whole snapshot, list the steps announced since (to be made again)
-    step     wait for groups -> fetch -> train (worker thread) -> publish -> snapshot (in the background)
+    step     wait for groups -> fetch -> train (worker thread) -> copy what is published or kept -> tell (in the background)
     finish   last record says FINISHED
 
-Order of a step's effects: weights and manifest, StepRecord, PolicyRecord, snapshot. A crash between any two is harmless: the step
-is made again from the same groups, gives the same weights bit for bit, and writes under the same names and ids.
+While a step is told, the next one is computed, and the groups of the one after it are fetched. Nothing of a step is told before all of
+the step before it was (``teller``), so a crash at any instant is harmless: what was announced is made again from the same groups, gives
+the same weights bit for bit, and writes under the same names and ids.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StartTraining, TrainingState
 from temper.runtime.telemetry import get_logger
 from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.compute import train
-from temper.trainer.engine.base import Engine, StepOutcome
+from temper.trainer.engine.base import Engine, NamedTensor, StepOutcome
 from temper.trainer.feed import Feed
 from temper.trainer.keeper import Keeper
+from temper.trainer.levels import clear, levels
 from temper.trainer.mismatch import MismatchWatch
 from temper.trainer.notices import Notices
 from temper.trainer.origin import Origin, weights_among
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
-from temper.trainer.recovery import STEPS, Recovered, recover
-from temper.trainer.reports import Standing, StepFacts, Timing, policy_record, step_record
-from temper.trainer.reward_models import publish_reward_model
-from temper.trainer.snapshot import Snapshot, Snapshots
+from temper.trainer.recovery import Job, Recovered, recover
+from temper.trainer.reports import Standing, StepFacts, Timing
+from temper.trainer.resumption import Resumption
+from temper.trainer.snapshot import Snapshot
 from temper.trainer.state import Arrival
 from temper.trainer.surroundings import Surroundings
-from temper.trainer.weights import Publisher
+from temper.trainer.teller import Teller, Told
 
 T = TypeVar("T")
 
@@ -54,14 +56,17 @@ class Session:
         self._phases: Sequence[PhasePlan] = plan(command.spec)
         self._patience = Patience(around.clock, around.config.worker.patience_s)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"train-{self._job}")
-        self._snapshots = Snapshots(around.blobs, self._job, keep=around.config.snapshots.keep)
-        self._keeper = Keeper(self._snapshots, around.metrics)
-        self._mismatch = MismatchWatch()
         self._notices = Notices(around, self._job)
+        self._levels, self._absent = levels(around.blobs, self._job, around.config.snapshots)
+        self._keeper = Keeper(self._levels, around.metrics, self._not_kept)
+        self._resumption = Resumption()
+        self._last_metrics: Mapping[str, float] = {}
+        self._telling: asyncio.Task[None] | None = None
+        self._mismatch = MismatchWatch()
         self._news = asyncio.Event()
         self._stopping = False
         self._started = around.clock.monotonic()
-        self._waited = 0.0
+        self._computed = 0.0
         self._log = get_logger().bind(job=self._job)
 
     # ------------------------------------------------------------- life
@@ -76,9 +81,9 @@ class Session:
             try:
                 while not (self._ledger.finished or self._stopping):
                     await self._step()
+                await self._told()
             finally:
-                self._reading.cancel()
-                await asyncio.wait({self._reading})
+                await _ended(self._reading, self._telling)
             return await self._finish()
         finally:
             await self._keeper.close()
@@ -90,14 +95,18 @@ class Session:
         self._stopping = True
         self._news.set()
 
+    async def forget(self) -> None:
+        """Delete the job's snapshots: nobody needs its training any more."""
+        await clear(self._levels)
+
     async def _finish(self) -> bool:
         if not self._ledger.finished:
             await self._keeper.settle(self._cut)
             return False
         await self._keeper.idle()
-        self._standing.state = TrainingState.TRAINING_STATE_FINISHED
+        self._teller.standing.state = TrainingState.TRAINING_STATE_FINISHED
         await self._tell()
-        await self._snapshots.clear()
+        await self.forget()
         self._log.info("trainer.finished", steps=self._ledger.step, version=self._ledger.version)
         return True
 
@@ -112,15 +121,15 @@ class Session:
             return False
         spec = self._command.spec
         self._origin = await patience(lambda: Origin.prepare(around.blobs, self._job, spec), "initial policy")
-        published = around.config.publication
-        self._publisher = Publisher(around.blobs, self._job, self._origin.files, published)
-        ledger_phases = [phase.ledger for phase in self._phases]
-        recovered = await recover(self._snapshots, around.log, self._job, ledger_phases, patience)
+        job = Job(self._job, [phase.ledger for phase in self._phases], self._origin.config, record)
+        recovered = await recover(self._levels, self._take_up, around.log, job, patience)
+        if not recovered.restored:
+            await self._in_thread(lambda: self._origin.fill(self._engine, spec.seed))
         self._ledger = recovered.ledger
-        self._steps_token = recovered.steps_token
-        await self._in_thread(lambda: self._fill(recovered.snapshot))
-        self._standing = await self._stand(record, recovered)
-        self._standing.swap_policy = spec.rollout.swap_policy
+        self._go_on(recovered)
+        self._teller = Teller(around, self._command, self._book, self._ledger, self._origin, patience)
+        self._teller.steps_token = recovered.steps_token
+        self._teller.standing = await self._stand(record, recovered)
         self._feed = Feed(
             around.bus,
             around.log,
@@ -134,27 +143,36 @@ class Session:
         await self._tell()
         return True
 
-    def _fill(self, snapshot: Snapshot | None) -> None:
-        """Put the policy into the engine."""
-        if snapshot is None:
-            self._origin.fill(self._engine, self._command.spec.seed)
-        else:
-            self._engine.restore(snapshot.config, snapshot.engine)
+    async def _take_up(self, snapshot: Snapshot) -> None:
+        """Put a snapshot into the engine. Raises Rejected when it does not fit."""
+        await self._in_thread(lambda: self._engine.restore(snapshot.config, snapshot.engine))
+
+    def _go_on(self, recovered: Recovered) -> None:
+        """What the session itself remembers of the steps before the snapshot."""
+        facts = recovered.facts
+        self._mismatch = MismatchWatch.of(facts.get("mismatch", ()))
+        self._last_metrics = dict(facts.get("metrics", {}))
+        self._resumption = Resumption(self._last_metrics or None, recovered.announced)
 
     async def _stand(self, record: PolicyRecord | None, recovered: Recovered) -> Standing:
         """What the policy record says from here on; a job that was never trained gets its version 0 first."""
-        for problem in recovered.problems:
-            await self._notices.warn("snapshot_broken", f"{problem}; the one before it is used", key=problem)
+        for problem in (*self._absent, *recovered.problems):
+            await self._notices.warn("snapshot_broken", f"{problem}; what is next to it is used", key=problem)
+        swap_policy = self._command.spec.rollout.swap_policy
         if record is None:
-            return Standing(await self._publish_weights())
+            weights = await self._in_thread(lambda: list(self._engine.export()))
+            return Standing(await self._teller.publish(weights), swap_policy=swap_policy)
         self._around.metrics.recoveries.inc()
-        self._log.warning("trainer.recovered", step=self._ledger.step, redo=self._ledger.redoing)
+        self._log.warning(
+            "trainer.recovered", step=self._ledger.step, level=recovered.level, redo=self._ledger.redoing
+        )
         return Standing(
             record.manifest,
             reward_model=record.reward_model if record.HasField("reward_model") else None,
             group_ids=list(record.step_group_ids),
-            trained_tokens=recovered.trained_tokens,
+            trained_tokens=int(recovered.facts.get("trained_tokens", 0)),
             recoveries=record.recoveries + 1,
+            swap_policy=swap_policy,
         )
 
     # ------------------------------------------------------------- step
@@ -164,7 +182,6 @@ class Session:
         begun = self._clock.monotonic()
         taken = await self._wait()
         waited = self._clock.monotonic()
-        self._waited += waited - begun
         if not taken:
             return
         number = self._ledger.phase
@@ -173,11 +190,13 @@ class Session:
         if samples is None:
             return
         fetched = self._clock.monotonic()
+        self._feed.fetch_ahead(taken)
         await self._begin(phase)
         outcome = await self._watched(
             await self._in_thread(lambda: train(self._engine, phase, samples, self._ledger.phase_step))
         )
         computed = self._clock.monotonic()
+        self._computed += computed - fetched
         groups = [self._feed.group(arrival) for arrival in taken]
         staleness = [self._ledger.staleness(arrival) for arrival in taken]
         facts = StepFacts(groups, staleness, samples, outcome, number)
@@ -189,8 +208,11 @@ class Session:
             self._news.clear()
             if self._reading.done():
                 await self._reading  # raises why it ended
+            if self._telling is not None and self._telling.done():
+                await self._told()  # raises why the last step could not be told
             if taken := self._ledger.take():
                 return taken
+            await self._told()
             await self._tell_drops()
             try:
                 async with self._clock.timeout(self._around.config.worker.stall_s):
@@ -200,6 +222,7 @@ class Session:
         return []
 
     def _complain(self) -> None:
+        self._show_idle()
         self._around.metrics.alarms.labels("stalled").inc()
         self._log.warning(
             "trainer.stalled",
@@ -220,6 +243,9 @@ class Session:
     async def _watched(self, outcome: StepOutcome) -> StepOutcome:
         """The outcome with the trend of the mismatch; says what should not have happened."""
         trend = self._mismatch.add(outcome.metrics)
+        self._last_metrics = outcome.metrics
+        if problem := self._resumption.problem(self._ledger.step + 1, outcome.metrics):
+            await self._notices.warn("resumption", problem, key=str(self._ledger.step + 1))
         if problem := self._mismatch.alarm():
             await self._notices.warn("mismatch", f"{problem}: rollout and trainer disagree", key="mismatch")
         if outcome.metrics.get("rm_weight") == 0.0:
@@ -237,70 +263,56 @@ class Session:
     async def _commit(
         self, taken: Sequence[Arrival], facts: StepFacts, phase: PhasePlan, spent: tuple[float, float, float]
     ) -> None:
-        """Book the step and tell everybody, in the order that makes a crash harmless."""
+        """Book the step and copy what is told of it; the telling goes on beside the next step."""
         begun = self._clock.monotonic()
+        await self._told()
         publishes = phase.publishes(self._ledger.phase_step + 1)
         self._ledger.commit(taken, published=publishes)
+        self._teller.count(facts)
         self._feed.forget_settled()
-        self._standing.trained_tokens += facts.outcome.tokens
-        self._standing.group_ids = [group.group_id for group in facts.groups]
-        if publishes and not self._announced:
-            self._standing.manifest = await self._publish_weights()
-        if phase.leaves_judge(self._ledger.phase_step or phase.steps) and not self._announced:
-            self._standing.reward_model = await self._publish_judge()
+        judged = phase.leaves_judge(self._ledger.phase_step or phase.steps)
+        told = Told(
+            facts,
+            phase,
+            announced=self._teller.announced,
+            weights=await self._copied(self._engine.export, wanted=publishes),
+            judge=await self._copied(self._engine.export_judge, wanted=judged),
+        )
+        cut = await self._cut() if self._keeper.after_step(phase.snapshot_every) else None
         timing = Timing(*spent, self._clock.monotonic() - begun)
-        await self._append(facts, phase, timing)
-        if not self._announced:
-            await self._tell()
-        self._around.metrics.count_step(facts, timing)
-        await self._keeper.after_step(phase.snapshot_every, self._cut)
+        self._telling = asyncio.create_task(self._tell_step(told, timing, cut))
+        self._telling.add_done_callback(lambda _: self._news.set())
 
-    @property
-    def _announced(self) -> bool:
-        """Whether this step's policy record was written before a crash."""
-        return self._book.last is not None and self._book.last.step >= self._ledger.step
-
-    async def _append(self, facts: StepFacts, phase: PhasePlan, timing: Timing) -> None:
-        now, name = self._clock.now(), self._around.instance
-        record = step_record(self._job, facts, phase, self._ledger, timing, now=now, trainer=name)
-        record_id = f"{self._job}/step/{self._ledger.step}"
-        log = self._around.log
-        token = await self._patience(
-            lambda: log.append(STEPS, self._job, record, id=record_id), "step record"
+    async def _copied(
+        self, export: Callable[[], Iterable[NamedTensor]], *, wanted: bool
+    ) -> Sequence[NamedTensor] | None:
+        """Weights as they are now; None where nobody needs them or they were announced before a crash."""
+        return (
+            await self._in_thread(lambda: list(export())) if wanted and not self._teller.announced else None
         )
-        self._steps_token = str(token)
 
-    async def _publish_weights(self) -> BlobRef:
-        """Weights and manifest of the ledger's version."""
-        tensors = await self._in_thread(lambda: list(self._engine.export()))
-        version, now = self._ledger.version, self._clock.now()
-        last = self._ledger.finished  # what a job leaves behind is whole: others take it up as a checkpoint
-        manifest = await self._patience(
-            lambda: self._publisher.publish(version, tensors, now=now, full=last), "weights"
-        )
-        await self._patience(lambda: self._publisher.forget(version), "old weights")
-        return manifest
+    async def _tell_step(self, told: Told, timing: Timing, cut: Snapshot | None) -> None:
+        """Everything that others learn of a step; then its snapshot may be found."""
+        self._show_idle()
+        await self._teller.step(told, timing)
+        self._around.metrics.count_step(told.facts, timing)
+        if cut is not None:
+            facts = {**cut.facts, "steps_token": self._teller.steps_token}
+            self._keeper.keep(replace(cut, facts=facts), told.phase.snapshot_every)
 
-    async def _publish_judge(self) -> BlobRef:
-        tensors = await self._in_thread(lambda: list(self._engine.export_judge()))
-        step, now = self._ledger.step, self._clock.now()
-        return await self._patience(
-            lambda: publish_reward_model(self._around.blobs, self._job, self._origin, step, tensors, now=now),
-            "reward model",
-        )
+    async def _told(self) -> None:
+        """Wait until the last step is told. Raises what went wrong with it."""
+        if self._telling is not None:
+            await asyncio.shield(self._telling)
 
     async def _tell(self) -> None:
-        """Write the policy record; never one that is behind what was announced before a crash."""
-        last = self._book.last
-        if last is not None and self._ledger.step < last.step:
-            return
-        elapsed = self._clock.monotonic() - self._started
-        self._standing.idle_share = min(1.0, self._waited / elapsed) if elapsed > 0 else 0.0
-        fence, name = self._command.fence, self._around.instance
-        record = policy_record(
-            self._job, self._ledger, self._standing, now=self._clock.now(), fence=fence, trainer=name
-        )
-        await self._book.write(record)
+        """Write the policy record."""
+        self._show_idle()
+        if not self._ledger.balanced:
+            settled, dropped = len(self._ledger.settled), self._ledger.dropped.total()
+            books = f"{settled} groups settled, {self._ledger.consumed} trained on, {dropped} dropped"
+            await self._notices.warn("unbalanced", books, key=books)
+        await self._teller.tell()
 
     async def _tell_drops(self) -> None:
         """Groups that were dropped while nothing else happens hold credits until they are named."""
@@ -308,18 +320,38 @@ class Session:
         if last is not None and sum(last.dropped_groups.values()) != self._ledger.dropped.total():
             await self._tell()
 
+    def _show_idle(self) -> None:
+        """The share of time since the start in which the engine computed no step."""
+        elapsed = self._clock.monotonic() - self._started
+        share = max(0.0, 1.0 - self._computed / elapsed) if elapsed > 0 else 0.0
+        self._teller.standing.idle_share = share
+        self._around.metrics.idle_share.set(share)
+
     # ------------------------------------------------------------- small things
 
     async def _cut(self) -> Snapshot:
         """The atomic cut: taken between two steps, on the loop and the worker thread that nothing else uses."""
-        step = self._ledger.step
         facts = {
             "ledger": self._ledger.facts(),
-            "steps_token": self._steps_token,
-            "trained_tokens": self._standing.trained_tokens,
+            "steps_token": self._teller.steps_token,
+            "trained_tokens": self._teller.standing.trained_tokens,
+            "mismatch": list(self._mismatch.values),
+            "metrics": {name: value for name, value in self._last_metrics.items() if math.isfinite(value)},
         }
+        step = self._ledger.step
         state = await self._in_thread(self._engine.snapshot)
         return Snapshot(step, state, self._origin.config, facts)
 
+    async def _not_kept(self, key: str, problem: str) -> None:
+        await self._notices.warn("snapshot_failed", problem, key=key)
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+async def _ended(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel tasks and wait for their ends."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

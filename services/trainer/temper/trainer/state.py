@@ -100,6 +100,8 @@ class Ledger:
     """Groups dropped for want of a difference since the last step. Not in snapshots: a crash only allows for more."""
     _unsettled: deque[tuple[str, int | None]] = field(default_factory=deque[tuple[str, int | None]])
     _redo: deque[tuple[str, ...]] = field(default_factory=deque[tuple[str, ...]])
+    _told: IndexSet = field(default_factory=IndexSet)
+    _told_dropped: Counter[str] = field(default_factory=Counter[str])
 
     # ------------------------------------------------------------- arrivals
 
@@ -116,6 +118,10 @@ class Ledger:
             return Verdict.IGNORED
         if index in self.settled or index in self.pending:
             return Verdict.DUPLICATE
+        if index in self._told and not self._was_announced(arrival):
+            return (
+                Verdict.DROPPED
+            )  # before the restart, for a reason that is counted when all steps are made again
         self.pending[index] = arrival
         if arrival.dropped is not None:
             return self.drop(index, arrival.dropped)
@@ -206,6 +212,24 @@ class Ledger:
             return []
         return [by_id[group_id] for group_id in group_ids]
 
+    def upcoming(self, taken: Sequence[Arrival]) -> list[Arrival]:
+        """Groups that the step after the one of ``taken`` will be made of, as far as can be told."""
+        if self._redo:
+            following = self._redo[1] if len(self._redo) > 1 else ()
+            return [arrival for arrival in self.pending.values() if arrival.group_id in following]
+        busy = {arrival.index for arrival in taken}
+        ready = sorted(
+            index
+            for index, arrival in self.pending.items()
+            if index not in busy and arrival.phase == self.phase and self._will_be_fresh(arrival)
+        )
+        return [self.pending[index] for index in ready[: self.current.groups_per_step]]
+
+    def _will_be_fresh(self, arrival: Arrival) -> bool:
+        """Whether it may still be trained on when there is one version more."""
+        phase = self._phase_of(arrival)
+        return not phase.ages or self.staleness(arrival) < phase.max_staleness
+
     def commit(self, taken: Iterable[Arrival], *, published: bool) -> None:
         """One optimizer step was made of these groups; ``published`` when it gave a new policy version."""
         for arrival in taken:
@@ -215,6 +239,7 @@ class Ledger:
             self.consumed += 1
         if self._redo:
             self._redo.popleft()
+            self._settle_told()
         self.refilled = 0
         self.step += 1
         self.phase_step += 1
@@ -236,6 +261,29 @@ class Ledger:
     def redo(self, steps: Iterable[Sequence[str]]) -> None:
         """The next steps were announced before the crash, with these group ids each: make them again."""
         self._redo = deque(tuple(step) for step in steps)
+
+    def recall(self, settled: Iterable[tuple[int, int]], dropped: Mapping[str, int]) -> None:
+        """What was told before the crash stays true: these groups are settled, so many of them dropped. After ``redo``."""
+        self._told = IndexSet(settled)
+        self._told_dropped = Counter(dict(dropped)) - self.dropped
+        self._settle_told()
+
+    def _settle_told(self) -> None:
+        """Once all announced steps are made, whatever else was told as settled had been dropped."""
+        if self._redo:
+            return
+        for first, last in self._told:
+            for index in range(first, last + 1):
+                self.pending.pop(index, None)
+                self.settled.add(index)
+        self.dropped += self._told_dropped
+        self._told, self._told_dropped = IndexSet(), Counter()
+        self._advance_offset()
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every settled group was either trained on or dropped, once."""
+        return len(self.settled) == self.consumed + self.dropped.total()
 
     @property
     def redoing(self) -> int:
