@@ -35,7 +35,7 @@ class StartTraining(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class PolicyRecord(_message.Message):
-    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries", "swap_policy", "reward_model", "rollbacks", "line_start")
+    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries", "swap_policy", "reward_model", "rollbacks", "line_start", "restored_step")
     class DroppedGroupsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class PolicyRecord(_message.Message):
     REWARD_MODEL_FIELD_NUMBER: _ClassVar[int]
     ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
     LINE_START_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_STEP_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: int
     step: int
@@ -87,7 +88,8 @@ class PolicyRecord(_message.Message):
     reward_model: _common_pb2.BlobRef
     rollbacks: int
     line_start: int
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ..., swap_policy: _Optional[str] = ..., reward_model: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., rollbacks: _Optional[int] = ..., line_start: _Optional[int] = ...) -> None: ...
+    restored_step: int
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ..., swap_policy: _Optional[str] = ..., reward_model: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., rollbacks: _Optional[int] = ..., line_start: _Optional[int] = ..., restored_step: _Optional[int] = ...) -> None: ...
 
 class TensorEntry(_message.Message):
     __slots__ = ("name", "dtype", "shape", "sha256", "shard")
@@ -133,7 +135,7 @@ class WeightManifest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., base_version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[_common_pb2.BlobRef, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., files: _Optional[_Mapping[str, _common_pb2.BlobRef]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., delta: _Optional[str] = ..., base_manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("job_id", "step", "phase", "phase_name", "algorithm", "version", "group_ids", "samples", "masked", "action_tokens", "total_tokens", "metrics", "domain_reward", "domain_solved", "domain_samples", "staleness", "wait_s", "data_s", "compute_s", "publish_s", "finished_at", "skipped", "skip_reason", "trainer", "restored_step")
+    __slots__ = ("job_id", "step", "phase", "phase_name", "algorithm", "version", "group_ids", "samples", "masked", "action_tokens", "total_tokens", "metrics", "domain_reward", "domain_solved", "domain_samples", "staleness", "wait_s", "data_s", "compute_s", "publish_s", "finished_at", "skipped", "skip_reason", "trainer", "restored_step", "rollbacks")
     class MaskedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +203,7 @@ class StepRecord(_message.Message):
     SKIP_REASON_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     RESTORED_STEP_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     step: int
     phase: int
@@ -226,4 +229,5 @@ class StepRecord(_message.Message):
     skip_reason: str
     trainer: str
     restored_step: int
-    def __init__(self, job_id: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_name: _Optional[str] = ..., algorithm: _Optional[str] = ..., version: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., masked: _Optional[_Mapping[str, int]] = ..., action_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., domain_reward: _Optional[_Mapping[str, float]] = ..., domain_solved: _Optional[_Mapping[str, float]] = ..., domain_samples: _Optional[_Mapping[str, int]] = ..., staleness: _Optional[_Mapping[int, int]] = ..., wait_s: _Optional[float] = ..., data_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., publish_s: _Optional[float] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., skipped: bool = ..., skip_reason: _Optional[str] = ..., trainer: _Optional[str] = ..., restored_step: _Optional[int] = ...) -> None: ...
+    rollbacks: int
+    def __init__(self, job_id: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_name: _Optional[str] = ..., algorithm: _Optional[str] = ..., version: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., masked: _Optional[_Mapping[str, int]] = ..., action_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., domain_reward: _Optional[_Mapping[str, float]] = ..., domain_solved: _Optional[_Mapping[str, float]] = ..., domain_samples: _Optional[_Mapping[str, int]] = ..., staleness: _Optional[_Mapping[int, int]] = ..., wait_s: _Optional[float] = ..., data_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., publish_s: _Optional[float] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., skipped: bool = ..., skip_reason: _Optional[str] = ..., trainer: _Optional[str] = ..., restored_step: _Optional[int] = ..., rollbacks: _Optional[int] = ...) -> None: ...
