@@ -52,6 +52,7 @@ class Script:
     host: str = "h1"
     refused: str = ""
     submits: bool = False
+    components: dict[str, common.RewardComponent] = field(default_factory=dict)
 
     def player(self, attempt: int) -> "Script":
         self.log.append(f"player {attempt}")
@@ -87,7 +88,7 @@ class Script:
     async def finish_(self) -> sandbox.FinishResponse:
         if self.reward is None:
             return sandbox.FinishResponse(infra_error="verifier_timeout")
-        return sandbox.FinishResponse(reward=self.reward, solved=self.reward == 1)
+        return sandbox.FinishResponse(reward=self.reward, solved=self.reward == 1, components=self.components)
 
     async def abandon(self) -> None:
         self.log.append("abandon")
@@ -135,6 +136,12 @@ async def test_an_answer_is_scored():
     assert summary.sample_class == common.SAMPLE_CLASS_SCORED
     assert (summary.reward, summary.solved, summary.turns) == (1.0, True, 1)
     assert script.log == ["player 0", "finish 4 after 0", "leave"]
+
+
+async def test_what_a_reward_is_made_of_stays_with_it():
+    parts = {"correct": common.RewardComponent(value=1.0, weight=0.7)}
+    _, summary = await play(Script([CODEC.answer("4")], components=parts))
+    assert dict(summary.components) == parts
 
 
 async def test_a_call_is_executed_and_its_observation_is_not_an_action():

@@ -15,7 +15,14 @@ from tests.unit.sandbox.worlds import MANIFEST, SUM, Bundles
 from temper.api.common.v1 import common_pb2
 from temper.runtime.errors import Rejected, Unavailable
 from temper.runtime.testing import eventually
-from temper.sandbox.environments import Environment, EnvironmentHost, Settings, VerifierError
+from temper.sandbox.environments import (
+    Environment,
+    EnvironmentHost,
+    Judgement,
+    Settings,
+    VerifierError,
+    judged,
+)
 
 READING = 1 << 2
 """CAP_DAC_READ_SEARCH: kept where Python or the bundle lie in a directory that only root can enter."""
@@ -34,7 +41,7 @@ async def host(bundles: Bundles, tmp_path: Path) -> AsyncIterator[EnvironmentHos
 
 
 async def scored(host: EnvironmentHost, ref: common_pb2.EnvRef, answer: str = "1") -> float:
-    return await (await host.open(ref)).score("train", 1, answer, [])
+    return (await (await host.open(ref)).score("train", 1, answer, [])).reward
 
 
 def scoring(body: str) -> str:
@@ -51,8 +58,8 @@ async def test_tasks_oracle_and_score_come_from_the_environments_own_code(
     assert views[0]["oracle"][0]["call"]["arguments"] == {"code": "1 + 10"}
     assert views[1]["oracle"] == [{"answer": "12"}]
     assert "private" not in views[0]
-    assert await environment.score("train", 1, "11", []) == 1.0
-    assert await environment.score("train", 1, "12", []) == 0.0
+    assert await environment.score("train", 1, "11", []) == Judgement(1.0, {})
+    assert await environment.score("train", 1, "12", []) == Judgement(0.0, {})
 
 
 async def test_variants_of_a_bundle_share_a_process_and_nothing_else(
@@ -256,3 +263,43 @@ async def test_an_environment_is_another_user_than_the_service(tmp_path: Path) -
         "read": "done",
     }
     await host.close()
+
+
+WEIGHED = MANIFEST + "\n[reward.components]\ncorrect = 0.7\nshort = 0.2\npolite = 0.1\n"
+
+
+async def test_a_reward_of_several_components_is_their_weighted_sum(
+    host: EnvironmentHost, bundles: Bundles
+) -> None:
+    body = 'return {"correct": 1, "short": 0.5, "polite": 0}'
+    environment = await host.open(bundles.add(scoring(body), manifest=WEIGHED))
+    found = await environment.score("train", 1, "1", [])
+    assert found.reward == pytest.approx(0.8)
+    assert found.components == {"correct": (1.0, 0.7), "short": (0.5, 0.2), "polite": (0.0, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"correct": 1.0}, "declared are correct, polite, short"),
+        (1.0, "has components none"),
+        ({"correct": 9.0, "short": 0.0, "polite": 0.0}, "outside the declared range"),
+        ({"correct": float("nan"), "short": 0.0, "polite": 0.0}, "not a finite number"),
+    ],
+)
+async def test_components_that_break_the_declaration_are_the_verifiers_failure(
+    host: EnvironmentHost, bundles: Bundles, said: object, why: str
+) -> None:
+    environment = await host.open(bundles.add(manifest=WEIGHED))
+    with pytest.raises(VerifierError, match=why):
+        judged(environment.manifest, said)
+
+
+async def test_the_whole_reward_is_not_lost_to_rounding(host: EnvironmentHost, bundles: Bundles) -> None:
+    environment = await host.open(bundles.add(manifest=WEIGHED))
+    assert judged(environment.manifest, {"correct": 1.0, "short": 1.0, "polite": 1.0}).reward == 1.0
+
+
+async def test_weights_of_components_are_above_zero(host: EnvironmentHost, bundles: Bundles) -> None:
+    with pytest.raises(Rejected, match="above 0"):
+        await host.open(bundles.add(manifest=MANIFEST + "\n[reward.components]\na = -1\n"))

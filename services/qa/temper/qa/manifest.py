@@ -57,11 +57,15 @@ class Reward(Section):
     """Floor: what doing nothing earns."""
     max: float
     """What a solved task earns."""
+    components: dict[str, float] = {}
+    """Weight of each part, by name, where `score` returns parts instead of a number."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Reward:
         if not float("-inf") < self.min < self.max < float("inf"):
             raise ValueError("min must be less than max, and both finite")
+        if not all(0 < weight < float("inf") for weight in self.components.values()):
+            raise ValueError("components have weights above 0")
         return self
 
 

@@ -229,10 +229,11 @@ class RolloutActor:
         try:
             policy = await self._admit(offer)
             await self._policies.make_room()
-            samples = await self._play(command, attempt, policy, number)
+            samples, declared = await self._play(command, attempt, policy, number)
         finally:
             self._worker.finish(command.group_id)
         record = record_of(command, samples, policy)
+        record.reward_min, record.reward_max = declared
         record.worker, record.attempt = self._instance, attempt
         record.engine = _engine_name(policy)
         record.started_at.CopyFrom(started)
@@ -249,11 +250,14 @@ class RolloutActor:
             self._admitting.discard(admission)
             admission.cancel()
 
-    async def _play(self, command: GroupCommand, attempt: int, policy: Policy, number: int) -> list[Sample]:
+    async def _play(
+        self, command: GroupCommand, attempt: int, policy: Policy, number: int
+    ) -> tuple[list[Sample], tuple[float, float]]:
+        """A group's samples, and the range of rewards that its environment declares."""
         around = self._sandboxes, self._clock, self._permits, self._partials
         group = Group(command, attempt, policy, *around, making=number)
         try:
-            return await group.run()
+            return await group.run(), group.reward_range
         except Unavailable:
             if policy.engine is not None and not policy.engine.alive:
                 await self._policies.forget_engine(command.job_id)

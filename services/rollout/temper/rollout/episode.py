@@ -13,7 +13,7 @@ be trained on while it was played is stopped at the edge of a turn (``STALE``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -100,6 +100,8 @@ class Verdict:
     """Reward reached the environment's maximum."""
     detail: str = ""
     """Why, for classes other than scored."""
+    components: Mapping[str, common.RewardComponent] | None = None
+    """What the reward is made of, where the environment says so."""
 
 
 @dataclass(slots=True)
@@ -229,7 +231,11 @@ class Episode:
             why = response.infra_error or "the verifier gave no reward"
             return Verdict(common.SAMPLE_CLASS_INFRA_FAILED, common.FINISH_REASON_STOP, detail=why)
         return Verdict(
-            common.SAMPLE_CLASS_SCORED, common.FINISH_REASON_STOP, response.reward, response.solved
+            common.SAMPLE_CLASS_SCORED,
+            common.FINISH_REASON_STOP,
+            response.reward,
+            response.solved,
+            components=response.components,
         )
 
     async def _fail(self, session: Session, finish: common.FinishReason, detail: str) -> Verdict:
@@ -249,6 +255,7 @@ class Episode:
             restarts=attempt.number,
             sample_class=verdict.sample_class,
             reward=verdict.reward,
+            components=verdict.components,
             solved=verdict.solved,
             prompt_tokens=trajectory.prompt_tokens,
             action_tokens=trajectory.action_tokens,

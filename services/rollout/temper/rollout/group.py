@@ -97,7 +97,8 @@ class Group:
         self._recorded: Mapping[Spot, SampleTokens] = {}
         self._deadline = clock.monotonic() + command.limits.group_deadline_s
         self._tools = ToolBox([], policy.codec.call_syntax)
-        self._reward_max = 0.0
+        self.reward_range = (0.0, 0.0)
+        """Lowest and highest reward that the environment declares, once it has answered."""
 
     async def run(self) -> list[Sample]:
         """All samples, task-major. Raises only what fails the whole group."""
@@ -105,6 +106,7 @@ class Group:
         materialized = await self.sandboxes.materialize(
             command.env, command.split, command.task_indices, command.oracle_styles, self._deadline
         )
+        self.reward_range = materialized.reward_min, materialized.reward_max
         specs = tuple((tool.name, tool.parameters_schema_json) for tool in materialized.tools)
         self._tools = tool_box(specs, self._policy.codec.call_syntax)
         again = self.attempt > 1 or self.making > 0

@@ -9,17 +9,30 @@ import importlib.util
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from temper.api.common.v1 import common_pb2
 from temper.runtime.errors import Rejected, TemperError
 from temper.sandbox import bundle, manifest
+from temper.sandbox.manifest import Manifest
 from temper.sandbox.verification import BadSpec, Spec, parse
 from temper.sandbox.workers import Settings, VerifierError, WorkerProcess, remove_homes
 
 Fetch = Callable[[common_pb2.BlobRef], Awaitable[bytes]]
+ROUNDING = 1e-9
+"""Share of the reward range that a weighted sum may be off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict of the environment's verifier."""
+
+    reward: float
+    components: Mapping[str, tuple[float, float]]
+    """(value, weight) by name; empty for rewards of one piece."""
 
 
 class EnvironmentHost:
@@ -129,24 +142,36 @@ class Environment:
         answer: str,
         transcript: list[dict[str, Any]],
         run: dict[str, Any] | None = None,
-    ) -> float:
+    ) -> Judgement:
         """A finite reward in the declared range; `run` is what the host saw of a verifier. Raises VerifierError, Unavailable."""
         request: dict[str, Any] = {"op": "score", "split": split, "index": index}
         request |= {"answer": answer, "transcript": transcript}
         if run is not None:
             request["run"] = run
-        reward = await self._call(request, self.manifest.verify_s)
-        low, high = self.manifest.reward_min, self.manifest.reward_max
-        if not isinstance(reward, float) or not math.isfinite(reward):
-            raise VerifierError(f"the reward is {reward!r}, not a finite number")
-        if not low <= reward <= high:
-            raise VerifierError(f"the reward {reward} is outside the declared range [{low}, {high}]")
-        return reward
+        return judged(self.manifest, await self._call(request, self.manifest.verify_s))
 
     async def _call(self, request: dict[str, Any], timeout_s: float) -> Any:
         worker = self._host.worker(self._path, self.manifest.entry)
         await worker.open(self._digest, self._params, self.manifest.setup_s)
         return await worker.call({**request, "digest": self._digest}, timeout_s)
+
+
+def judged(declared: Manifest, found: Any) -> Judgement:
+    """What a verifier said, held against what its environment declares. Raises VerifierError."""
+    weights = declared.reward_weights
+    parts = cast("dict[str, float]", found) if isinstance(found, dict) else {}
+    if parts.keys() != weights.keys():
+        given, wanted = ", ".join(sorted(parts)) or "none", ", ".join(sorted(weights)) or "none"
+        raise VerifierError(f"the reward has components {given}, declared are {wanted}")
+    reward = sum(weights[name] * value for name, value in parts.items()) if parts else found
+    low, high = declared.reward_min, declared.reward_max
+    if not isinstance(reward, float) or not math.isfinite(reward):
+        raise VerifierError(f"the reward is {reward!r}, not a finite number")
+    slack = ROUNDING * (high - low) if parts else 0.0  # .7 + .2 + .1 is not quite 1
+    if not low - slack <= reward <= high + slack:
+        raise VerifierError(f"the reward {reward} is outside the declared range [{low}, {high}]")
+    reward = high if reward >= high - slack else max(reward, low)
+    return Judgement(reward, {name: (value, weights[name]) for name, value in parts.items()})
 
 
 def _require(packages: Sequence[str]) -> None:

@@ -94,6 +94,8 @@ class Worker:
             reward = environment.judge(task, answer, transcript, request["run"])
         else:
             reward = environment.score(task, answer, transcript)
+        if isinstance(reward, dict):  # one part of the reward for each name that the manifest weighs
+            return {str(name): float(value) for name, value in reward.items()}
         return float(reward) if isinstance(reward, int | float) else reward
 
 

@@ -18,7 +18,7 @@ from temper.runtime.telemetry import get_logger
 from temper.sandbox import gateway, tools, verification
 from temper.sandbox.convert import merge_limits, result_message
 from temper.sandbox.engine.base import CommandResult, Isolation, Limits, Sandbox
-from temper.sandbox.environments import Environment, EnvironmentHost, VerifierError
+from temper.sandbox.environments import Environment, EnvironmentHost, Judgement, VerifierError
 from temper.sandbox.gate import Gate
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.manifest import Manifest
@@ -212,14 +212,16 @@ class Episodes:
         """Fill in the reward, or why there is none. A failure of the verifier is never a score."""
         environment = await self._environments.open(request.env)
         try:
-            reward = await self._score(environment, request, final)
+            verdict = await self._score(environment, request, final)
         except VerifierError as error:
             reply.infra_error = f"verifier_error: {error}"
         except Unavailable as error:
             reply.infra_error = f"verifier_timeout: {error.message}"
         else:
-            reply.reward = reward
-            reply.solved = reward >= environment.manifest.reward_max
+            reply.reward = verdict.reward
+            reply.solved = verdict.reward >= environment.manifest.reward_max
+            for name, (value, weight) in verdict.components.items():
+                reply.components[name].value, reply.components[name].weight = value, weight
         if reply.infra_error:
             self._metrics.verifier_failures.inc()
             get_logger().warning(
@@ -231,10 +233,10 @@ class Episodes:
 
     async def _score(
         self, environment: Environment, request: sandbox_pb2.FinishRequest, final: Remains | None
-    ) -> float:
+    ) -> Judgement:
         answer = self._answer(request)
         if answer is None:  # no answer is the agent's failure: the floor, by the contract
-            return environment.manifest.reward_min
+            return Judgement(environment.manifest.reward_min, {})
         transcript = [_entry(environment.manifest.tools, each) for each in request.transcript]
         run = await self._run(environment, request, final) if final is not None else None
         return await environment.score(request.split, request.task_index, answer, transcript, run)

@@ -39,6 +39,8 @@ class Manifest:
     """Lowest reward, inclusive."""
     reward_max: float
     """Highest reward, inclusive: a solved task."""
+    reward_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Weight of each part of the reward, by name; empty for rewards of one piece."""
     setup_s: float = 60.0
     """Seconds to load the environment."""
     task_s: float = 10.0
@@ -87,6 +89,7 @@ def read(path: Path) -> Manifest:
         tools=tuple(_tool(each, index) for index, each in enumerate(table.get("tools", []))),
         reward_min=low,
         reward_max=high,
+        reward_weights=_weights(_table(_table(table, "reward"), "components")),
         **{key: _number(limits, "limits", key) for key in ("setup_s", "task_s", "verify_s") if key in limits},
         tool_limits={
             ours: _number(limits, "limits", theirs)
@@ -99,6 +102,13 @@ def read(path: Path) -> Manifest:
         approve=_texts(_table(table, "approval").get("tools", []), "approval.tools"),
         egress=_egress(_table(table, "network")),
     )
+
+
+def _weights(table: Mapping[str, Any]) -> Mapping[str, float]:
+    found = {name: _number(table, "reward.components", name) for name in table}
+    if not all(weight > 0 for weight in found.values()):
+        raise Rejected("weights are above 0", field="env.toml: reward.components")
+    return found
 
 
 def _tool(entry: Any, index: int) -> tools.Tool:

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from temper.trainer.advantage import Floats
 from temper.trainer.advantage.base import ALIKE
+from temper.trainer.advantage.scaling import RewardScale
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import Engine, StepOutcome
 from temper.trainer.judging import opinion, rewarded, trusted
@@ -15,24 +17,45 @@ from temper.trainer.samples import Batch, Sample, scores
 JUDGE = "reward_model"
 
 
-def train(engine: Engine, phase: PhasePlan, samples: Sequence[Sample], phase_step: int) -> StepOutcome:
-    """One step of a phase; metrics say what the reward model thought, where it was asked."""
+def train(
+    engine: Engine,
+    phase: PhasePlan,
+    samples: Sequence[Sample],
+    phase_step: int,
+    *,
+    version: int = 0,
+    scale: RewardScale | None = None,
+) -> StepOutcome:
+    """One step of a phase; metrics say what the reward model thought, where it was asked.
+
+    ``version`` is that of the policy at the start of the step; ``scale`` remembers the rewards of each domain from step to step.
+    """
     rewards, said = samples, dict[str, float]()
     if phase.judged:
         found = opinion(samples, *engine.judged(samples))
         weight = trusted(found, phase.settings)
         rewards, said = rewarded(samples, found, weight), found.metrics(weight)
-    advantages = phase.algorithm.advantages(scores(rewards), phase.settings)
+    advantages = _advantages(phase, rewards, scale or RewardScale())
     if phase.settings.params.get("overlong_filter", 0.0) >= 1.0:
         rewards = [silenced(sample) if sample.truncated else sample for sample in rewards]
         said["overlong_filtered"] = float(sum(sample.truncated and sample.valid for sample in samples))
-    batch = Batch(rewards, advantages, phase.shares, phase_step)
+    batch = Batch(rewards, advantages, phase.shares, phase_step, version)
     outcome = engine.step(batch, phase.algorithm, phase.settings, phase.tuned(phase_step))
     if phase.refreshes(phase_step):
         said |= _refreshed(engine, phase, samples, phase_step)
     if phase.algorithm.needs_reward:
         said["flat_groups"] = float(flat(samples))
     return replace(outcome, metrics={**outcome.metrics, **said})
+
+
+def _advantages(phase: PhasePlan, samples: Sequence[Sample], scale: RewardScale) -> Floats:
+    """By the algorithm's estimator; rewards on one scale first where the phase wants it."""
+    found = scores(samples)
+    if phase.settings.choices.get("reward_scale") == "running_std":
+        domains = [sample.domain for sample in samples]
+        scale.learn(found, domains)
+        found = scale.scaled(found, domains)
+    return phase.algorithm.advantages(found, phase.settings)
 
 
 def silenced(sample: Sample) -> Sample:

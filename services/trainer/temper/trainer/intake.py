@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord, GroupTable, SampleSummary, SampleTokens
 from temper.runtime.errors import Rejected
 from temper.runtime.log.base import LogRecord
-from temper.trainer.advantage.base import ALIKE
+from temper.trainer.advantage.base import ALIKE, Component
 from temper.trainer.samples import Sample
 from temper.trainer.state import Arrival, Drop
 
@@ -22,6 +23,9 @@ CUT_OFF = (common.FINISH_REASON_LENGTH, common.FINISH_REASON_TOOL_LIMIT)
 USABLE = (common.SAMPLE_CLASS_SCORED, common.SAMPLE_CLASS_AGENT_FAILED)
 NO_REWARD = "NO_REWARD"
 INVALID_TOKENS = "INVALID_TOKENS"
+OUT_OF_RANGE = "REWARD_OUT_OF_RANGE"
+ROUNDING = 1e-9
+"""Share of a reward range that a reward may be off."""
 
 
 def arrival(record: LogRecord) -> tuple[Arrival, GroupRecord]:
@@ -79,34 +83,61 @@ def samples(group: GroupRecord, data: bytes, *, first_group: int, needs_reward: 
         raise Rejected(f"table of {group.group_id} belongs to another group or attempt", field="table")
     tasks = {index: number for number, index in enumerate(dict.fromkeys(s.task_index for s in group.samples))}
     return [
-        _sample(
-            summary, tokens, first_group + tasks[summary.task_index], group.domain, needs_reward=needs_reward
-        )
-        for summary, tokens in zip(group.samples, table.samples, strict=True)
+        _sample(record, group, first_group + tasks[record[0].task_index], needs_reward=needs_reward)
+        for record in zip(group.samples, table.samples, strict=True)
     ]
 
 
 def _sample(
-    summary: SampleSummary, tokens: SampleTokens, group: int, domain: str, *, needs_reward: bool
+    record: tuple[SampleSummary, SampleTokens], of: GroupRecord, group: int, *, needs_reward: bool
 ) -> Sample:
+    summary, tokens = record
     ids = np.array(tokens.token_ids, dtype=np.int64)
     mask = np.frombuffer(tokens.mask, dtype=np.uint8).astype(np.bool_)
     logprobs = np.array(tokens.logprob_raw, dtype=np.float32)
     if logprobs.size == 0:  # demonstrations carry none
         logprobs = np.zeros(ids.size, dtype=np.float32)
-    reason = fault(summary, tokens, needs_reward=needs_reward)
+    reason = fault(summary, tokens, of, needs_reward=needs_reward)
+    versions = _versions(tokens) if tokens.versions else None
     if reason:  # an empty sample counts in reports and cannot reach a gradient
         ids, mask, logprobs = ids[:0], mask[:0], logprobs[:0]
     reward = summary.reward if summary.HasField("reward") else math.nan
     cut = summary.finish_reason in CUT_OFF
-    return Sample(ids, mask, logprobs, reward, not reason, group, domain, reason, cut)
+    parts = {name: Component(part.value, part.weight) for name, part in summary.components.items()}
+    return Sample(
+        ids,
+        mask,
+        logprobs,
+        reward,
+        not reason,
+        group,
+        of.domain,
+        reason,
+        cut,
+        parts,
+        None if reason else versions,
+    )
 
 
-def fault(summary: SampleSummary, tokens: SampleTokens, *, needs_reward: bool) -> str:
+def _versions(tokens: SampleTokens) -> NDArray[np.int64]:
+    """[token] version of the policy; spans that leave gaps are found by ``breach``."""
+    out = np.zeros(len(tokens.token_ids), dtype=np.int64)
+    for span in tokens.versions:
+        out[span.start : span.end] = span.version
+    return out
+
+
+def fault(summary: SampleSummary, tokens: SampleTokens, of: GroupRecord, *, needs_reward: bool) -> str:
     """Why a sample must not be trained on; empty if it may."""
     if summary.sample_class not in USABLE:
         return common.SampleClass.Name(summary.sample_class).removeprefix("SAMPLE_CLASS_")
     if needs_reward and not (summary.HasField("reward") and math.isfinite(summary.reward)):
+        return NO_REWARD
+    if needs_reward and of.reward_min < of.reward_max:  # both 0: a record from before ranges were told
+        slack = ROUNDING * (of.reward_max - of.reward_min)
+        if not of.reward_min - slack <= summary.reward <= of.reward_max + slack:
+            return OUT_OF_RANGE
+    if needs_reward and not all(math.isfinite(part.value) for part in summary.components.values()):
         return NO_REWARD
     why = breach(tokens)
     return f"{INVALID_TOKENS}/{why}" if why else ""

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from temper.trainer.advantage import Floats
+from temper.trainer.advantage import Component, Floats
 from temper.trainer.advantage.base import ALIKE
 from temper.trainer.algorithms.base import Settings
 from temper.trainer.samples import Sample
+
+JUDGE = "reward_model"
+"""Name of the model's opinion among the components of a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,15 @@ def rewarded(samples: Sequence[Sample], found: Opinion, weight: float) -> list[S
     """Samples with ``(1 - weight)·reward + weight·sigmoid(score)``: a score has no unit, so it is brought into (0, 1)."""
     squashed: Floats = 1.0 / (1.0 + np.exp(-np.clip(found.scores.astype(np.float64), -60.0, 60.0)))
     return [
-        replace(sample, reward=(1.0 - weight) * sample.reward + weight * float(value))
-        if sample.valid and np.isfinite(value)
-        else sample
+        _blended(sample, weight, float(value)) if sample.valid and np.isfinite(value) else sample
         for sample, value in zip(samples, squashed, strict=True)
     ]
+
+
+def _blended(sample: Sample, weight: float, value: float) -> Sample:
+    parts = {
+        name: Component(part.value, (1.0 - weight) * part.weight) for name, part in sample.components.items()
+    }
+    if parts:
+        parts[JUDGE] = Component(value, weight)
+    return replace(sample, reward=(1.0 - weight) * sample.reward + weight * value, components=parts)

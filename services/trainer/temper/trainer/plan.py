@@ -42,11 +42,13 @@ class PhasePlan:
     """Files of the policy to learn from; none for most algorithms."""
     shares: Mapping[str, float]
     """Share of each domain in the job's mix, not normalised."""
+    slowed: float = 1.0
+    """What rollbacks have left of the learning rate."""
 
     def tuned(self, step: int) -> OptimizerSettings:
         """AdamW for the step ``0 .. steps-1`` of the phase."""
         spec = self.optimizer
-        share = scheduled(spec, step, self.steps)
+        share = scheduled(spec, step, self.steps) * self.slowed
         muon = self.settings.choices["optimizer"] == "muon"
         return OptimizerSettings(
             lr=spec.lr * share,
@@ -56,6 +58,11 @@ class PhasePlan:
             weight_decay=spec.weight_decay,
             max_grad_norm=spec.max_grad_norm or 1.0,
         )
+
+    @property
+    def warning(self) -> str:
+        """What is allowed and yet most likely a mistake; empty for nothing."""
+        return self.algorithm.warn(self.settings) if self.algorithm.warn is not None else ""
 
     @property
     def judged(self) -> bool:

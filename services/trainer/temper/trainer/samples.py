@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from temper.trainer.advantage import Scores
+from temper.trainer.advantage import Component, Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,10 @@ class Sample:
     """Why it is not valid: a sample class or a fault found in the arrays."""
     truncated: bool = False
     """Whether a limit on tokens or turns cut it off."""
+    components: Mapping[str, Component] = field(default_factory=dict[str, Component])
+    """What the reward is made of, where its environment says so."""
+    versions: NDArray[np.int64] | None = None
+    """[token] version of the policy that drew the token; None for demonstrations."""
 
     @property
     def actions(self) -> int:
@@ -59,6 +63,8 @@ class Batch:
     """Share of each domain in the job's mix."""
     number: int = 0
     """Step of the phase it is for: what is drawn at random for a step is drawn from it."""
+    version: int = 0
+    """Version of the policy at the start of the step."""
 
     def trainable(self) -> list[int]:
         """Indices of samples that may reach a gradient and have something to say."""
@@ -72,4 +78,5 @@ def scores(samples: Sequence[Sample]) -> Scores:
         valid=np.array([sample.valid for sample in samples], dtype=np.bool_),
         group=np.array([sample.group for sample in samples], dtype=np.int64),
         lengths=np.array([sample.actions for sample in samples], dtype=np.int64),
+        components=[sample.components for sample in samples],
     )

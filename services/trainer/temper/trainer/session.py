@@ -20,22 +20,25 @@ from typing import TypeVar
 
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StartTraining, TrainingState
 from temper.runtime.telemetry import get_logger
+from temper.trainer.advantage.scaling import RewardScale
 from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.compute import train
 from temper.trainer.engine.base import Engine, NamedTensor, StepOutcome
 from temper.trainer.feed import Feed
 from temper.trainer.keeper import Keeper
 from temper.trainer.levels import clear, levels
+from temper.trainer.milestones import Milestones, milestones_every
 from temper.trainer.mismatch import MismatchWatch
 from temper.trainer.notices import Notices
 from temper.trainer.origin import Origin, weights_among
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
-from temper.trainer.recovery import Job, Recovered, recover
+from temper.trainer.recovery import Job, Recovered, Restoration, recover
 from temper.trainer.reports import Standing, StepFacts, Timing
 from temper.trainer.resumption import Resumption
+from temper.trainer.samples import Sample
 from temper.trainer.snapshot import Snapshot
-from temper.trainer.state import Arrival
+from temper.trainer.state import Arrival, Ledger
 from temper.trainer.surroundings import Surroundings
 from temper.trainer.teller import Teller, Told
 
@@ -59,10 +62,13 @@ class Session:
         self._notices = Notices(around, self._job)
         self._levels, self._absent = levels(around.blobs, self._job, around.config.snapshots)
         self._keeper = Keeper(self._levels, around.metrics, self._not_kept)
+        self._milestones = Milestones(around.blobs, self._job, milestones_every(command.spec))
+        self._restorations: Mapping[int, Restoration] = {}
         self._resumption = Resumption()
         self._last_metrics: Mapping[str, float] = {}
         self._telling: asyncio.Task[None] | None = None
         self._mismatch = MismatchWatch()
+        self._scale = RewardScale()
         self._news = asyncio.Event()
         self._stopping = False
         self._started = around.clock.monotonic()
@@ -87,6 +93,7 @@ class Session:
             return await self._finish()
         finally:
             await self._keeper.close()
+            await self._milestones.close()
             self._engine.close()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -98,6 +105,7 @@ class Session:
     async def forget(self) -> None:
         """Delete the job's snapshots: nobody needs its training any more."""
         await clear(self._levels)
+        await self._milestones.clear()
 
     async def _finish(self) -> bool:
         if not self._ledger.finished:
@@ -150,6 +158,8 @@ class Session:
     def _go_on(self, recovered: Recovered) -> None:
         """What the session itself remembers of the steps before the snapshot."""
         facts = recovered.facts
+        self._restorations = recovered.restorations
+        self._scale = RewardScale.from_facts(facts.get("reward_scale", {}))
         self._mismatch = MismatchWatch.of(facts.get("mismatch", ()))
         self._last_metrics = dict(facts.get("metrics", {}))
         self._resumption = Resumption(self._last_metrics or None, recovered.announced)
@@ -179,28 +189,69 @@ class Session:
 
     async def _step(self) -> None:
         """One optimizer step, or nothing when there was nothing to train on."""
+        if (order := self._order()) is not None:
+            await self._go_back(order)
+            return
         begun = self._clock.monotonic()
         taken = await self._wait()
         waited = self._clock.monotonic()
         if not taken:
             return
         number = self._ledger.phase
-        phase = self._phases[number]
+        phase = replace(self._phases[number], slowed=self._slowed)
         samples = await self._feed.samples(taken, needs_reward=phase.algorithm.needs_reward)
         if samples is None:
             return
         fetched = self._clock.monotonic()
         self._feed.fetch_ahead(taken)
         await self._begin(phase)
-        outcome = await self._watched(
-            await self._in_thread(lambda: train(self._engine, phase, samples, self._ledger.phase_step))
-        )
+        outcome = await self._watched(await self._in_thread(lambda: self._train(phase, samples)))
         computed = self._clock.monotonic()
         self._computed += computed - fetched
         groups = [self._feed.group(arrival) for arrival in taken]
         staleness = [self._ledger.staleness(arrival) for arrival in taken]
         facts = StepFacts(groups, staleness, samples, outcome, number)
         await self._commit(taken, facts, phase, (waited - begun, fetched - waited, computed - fetched))
+
+    @property
+    def _slowed(self) -> float:
+        return (self._command.spec.gates.lr_factor or 1.0) ** self._ledger.rollbacks
+
+    def _train(self, phase: PhasePlan, samples: Sequence[Sample]) -> StepOutcome:
+        ledger = self._ledger
+        return train(
+            self._engine, phase, samples, ledger.phase_step, version=ledger.version, scale=self._scale
+        )
+
+    def _order(self) -> Restoration | None:
+        """The rollback that takes the place of the next step: one that is made again, or one that was ordered."""
+        ledger = self._ledger
+        if ledger.redoing:
+            return self._restorations.get(ledger.step + 1)
+        order = self._feed.orders.rollback(ledger.rollbacks)
+        return None if order is None else Restoration(order.rollback_step, order.rollbacks)
+
+    async def _go_back(self, order: Restoration) -> None:
+        """Restore an earlier state as the next version, and tell of it as of a step."""
+        begun = self._clock.monotonic()
+        await self._told()
+        found = await self._patience(lambda: self._milestones.at(order.step), "the state to go back to")
+        ledger, number = self._ledger, self._ledger.phase
+        old = Ledger.from_facts(ledger.phases, found.facts["ledger"]) if found else Ledger(ledger.phases)
+        if found is None:
+            await self._in_thread(lambda: self._origin.fill(self._engine, self._command.spec.seed))
+        else:
+            await self._take_up(found)
+            self._scale = RewardScale.from_facts(found.facts.get("reward_scale", {}))
+        ledger.roll_back(order.rollbacks)
+        if ledger.phase == number and (old.phase, old.phase_step > 0) != (number, True):
+            await self._ready(self._phases[number])  # the state is that of an earlier phase
+        self._mismatch, self._resumption = MismatchWatch(), Resumption()
+        why = f"went back to the state of step {old.step} as version {ledger.version}"
+        self._log.warning("trainer.rolled_back", step=ledger.step, version=ledger.version, to=old.step)
+        outcome = StepOutcome({}, 0, 0, skipped=why)
+        facts = StepFacts([], [], [], outcome, number)
+        await self._book_step(facts, self._phases[number], begun, (0.0, 0.0, 0.0), restored=old.step)
 
     async def _wait(self) -> list[Arrival]:
         """The groups of the next step; none on a stop. Says what it waits for when nothing comes for long."""
@@ -210,6 +261,8 @@ class Session:
                 await self._reading  # raises why it ended
             if self._telling is not None and self._telling.done():
                 await self._told()  # raises why the last step could not be told
+            if self._order() is not None:
+                return []
             if taken := self._ledger.take():
                 return taken
             await self._told()
@@ -234,8 +287,12 @@ class Session:
 
     async def _begin(self, phase: PhasePlan) -> None:
         """Before the first step of a phase: its teacher is fetched, the engine gets ready."""
-        if self._ledger.phase_step:
-            return
+        if not self._ledger.phase_step:
+            await self._ready(phase)
+
+    async def _ready(self, phase: PhasePlan) -> None:
+        if warning := phase.warning:
+            await self._notices.warn("unusual_setting", f"phase {phase.name}: {warning}", key=phase.name)
         blobs = self._around.blobs
         teacher = await self._patience(lambda: weights_among(blobs, phase.teacher), "teacher")
         await self._in_thread(lambda: self._engine.begin(phase.start(teacher)))
@@ -268,7 +325,21 @@ class Session:
         await self._told()
         publishes = phase.publishes(self._ledger.phase_step + 1)
         self._ledger.commit(taken, published=publishes)
-        self._teller.count(facts)
+        await self._book_step(facts, phase, begun, spent, publishes=publishes)
+
+    async def _book_step(
+        self,
+        facts: StepFacts,
+        phase: PhasePlan,
+        begun: float,
+        spent: tuple[float, float, float],
+        *,
+        publishes: bool = True,
+        restored: int | None = None,
+    ) -> None:
+        """Copy what is told of a step that the ledger has booked."""
+        self._teller.count(facts, restored)
+        self._teller.needed = self._feed.orders.held_versions
         self._feed.forget_settled()
         judged = phase.leaves_judge(self._ledger.phase_step or phase.steps)
         told = Told(
@@ -277,10 +348,15 @@ class Session:
             announced=self._teller.announced,
             weights=await self._copied(self._engine.export, wanted=publishes),
             judge=await self._copied(self._engine.export_judge, wanted=judged),
+            restored=restored,
         )
-        cut = await self._cut() if self._keeper.after_step(phase.snapshot_every) else None
+        every = (
+            phase.snapshot_every if restored is None else 1
+        )  # what was restored must not be restored again
+        kept, marked = self._keeper.after_step(every), self._milestones.due(self._ledger.step)
+        cut = await self._cut() if kept or marked else None
         timing = Timing(*spent, self._clock.monotonic() - begun)
-        self._telling = asyncio.create_task(self._tell_step(told, timing, cut))
+        self._telling = asyncio.create_task(self._tell_step(told, timing, cut, every if kept else 0))
         self._telling.add_done_callback(lambda _: self._news.set())
 
     async def _copied(
@@ -291,14 +367,18 @@ class Session:
             await self._in_thread(lambda: list(export())) if wanted and not self._teller.announced else None
         )
 
-    async def _tell_step(self, told: Told, timing: Timing, cut: Snapshot | None) -> None:
-        """Everything that others learn of a step; then its snapshot may be found."""
+    async def _tell_step(self, told: Told, timing: Timing, cut: Snapshot | None, every: int) -> None:
+        """Everything that others learn of a step; then its snapshot may be found. ``every``: 0 when only a rollback wants it."""
         self._show_idle()
         await self._teller.step(told, timing)
         self._around.metrics.count_step(told.facts, timing)
         if cut is not None:
             facts = {**cut.facts, "steps_token": self._teller.steps_token}
-            self._keeper.keep(replace(cut, facts=facts), told.phase.snapshot_every)
+            cut = replace(cut, facts=facts)
+            if every:
+                self._keeper.keep(cut, every)
+            if self._milestones.due(cut.step):
+                await self._milestones.keep(cut, self._feed.orders.accepted_step)
 
     async def _told(self) -> None:
         """Wait until the last step is told. Raises what went wrong with it."""
@@ -335,6 +415,7 @@ class Session:
             "ledger": self._ledger.facts(),
             "steps_token": self._teller.steps_token,
             "trained_tokens": self._teller.standing.trained_tokens,
+            "reward_scale": self._scale.facts(),
             "mismatch": list(self._mismatch.values),
             "metrics": {name: value for name, value in self._last_metrics.items() if math.isfinite(value)},
         }

@@ -93,7 +93,7 @@ class LocalProbe:
         answer = request.answer if request.HasField("answer") else None
         try:
             task = environment.task(request.split, request.task_index)
-            reward = float(environment.score(task, answer, transcript))
+            reward = _weighed(manifest, environment.score(task, answer, transcript))
         except FAILURES as error:
             return FinishResponse(infra_error=f"verifier_error: {error!r}", host=HOST)
         if not (math.isfinite(reward) and manifest.reward.min <= reward <= manifest.reward.max):
@@ -113,6 +113,16 @@ class LocalProbe:
                 raise Rejected(f"{env.name} does not start: {error!r}", field="env") from None
             self._open[env.digest] = (manifest, environment)
         return self._open[env.digest]
+
+
+def _weighed(manifest: Manifest, found: Any) -> float:
+    """The number, or the weighted sum of the parts that the manifest names."""
+    if not isinstance(found, dict):
+        return float(found)
+    weights = manifest.reward.components
+    if found.keys() != weights.keys():
+        raise ValueError(f"components {sorted(found)} are not those declared: {sorted(weights)}")
+    return round(sum(weights[name] * float(value) for name, value in found.items()), 9)
 
 
 def _view(environment: Any, split: str, index: int, style: str) -> TaskView:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from temper.trainer.advantage import batch, best_of_group, dr_grpo, grpo, maxrl, opo, rloo
-from temper.trainer.advantage.base import Floats, Scores
+from temper.trainer.advantage import batch, best_of_group, dr_grpo, gdpo, grpo, maxrl, opo, rloo
+from temper.trainer.advantage.base import Component, Floats, Scores
 
-__all__ = ["ESTIMATORS", "Estimator", "Floats", "Scores"]
+__all__ = ["ESTIMATORS", "Component", "Estimator", "Floats", "Scores"]
 
 Estimator = Callable[[Scores], Floats]
 
@@ -19,5 +19,6 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
         "opo": opo.estimate,
         "best_of_group": best_of_group.estimate,
         "batch": batch.estimate,
+        "gdpo": gdpo.estimate,
     }
 )

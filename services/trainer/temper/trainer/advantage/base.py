@@ -4,7 +4,7 @@ Estimators are pure functions over samples ``[sample]`` of one optimizer step. `
 group only; invalid members get advantage 0, and so does a group with fewer than two valid members.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,14 @@ Floats = NDArray[np.float64]
 EPS = 1e-6
 ALIKE = 1e-6  # rewards that span no more make no preference, and no group worth a place in a step
 FLAT = 1e-9  # a group whose rewards span no more than this has nothing to teach
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One part of a reward: ``reward = sum of weight * value``."""
+
+    value: float
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Scores:
     """[sample] index of the sample's group: samples of one task."""
     lengths: NDArray[np.int64]
     """[sample] action tokens."""
+    components: Sequence[Mapping[str, Component]] = ()
+    """[sample] what each reward is made of; an empty mapping, or nothing at all, for rewards of one piece."""
 
     def groups(self) -> Iterator[NDArray[np.int64]]:
         """Indices of the valid members of each group that has any."""

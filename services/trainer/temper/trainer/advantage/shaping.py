@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from temper.trainer.advantage.base import Scores
+from temper.trainer.advantage.base import Component, Scores
+
+OVERLONG = "overlong"
+"""Name of the penalty among the components of a reward."""
 
 
 def soft_overlong(scores: Scores, longest: float, buffer: float) -> Scores:
@@ -15,4 +18,8 @@ def soft_overlong(scores: Scores, longest: float, buffer: float) -> Scores:
     if longest <= 0:
         return scores
     penalty = np.clip(((longest - buffer) - scores.lengths) / buffer, -1.0, 0.0)
-    return replace(scores, rewards=scores.rewards + penalty)
+    parts = [
+        {**part, OVERLONG: Component(float(taken), 1.0)} if part else part
+        for part, taken in zip(scores.components, penalty, strict=False)
+    ]
+    return replace(scores, rewards=scores.rewards + penalty, components=parts)

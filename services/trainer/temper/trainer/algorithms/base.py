@@ -137,6 +137,8 @@ class Algorithm:
     """Named knobs."""
     check: Callable[[Settings, int], None] | None = None
     """Refuses combinations of settings and max_staleness that make no sense, by raising Rejected."""
+    warn: Callable[[Settings], str] | None = None
+    """What is allowed and yet most likely a mistake, in words; empty for nothing."""
     needs: Callable[[Settings], Needs] = nothing_more
     """What the engine must hold and measure."""
     prepare: Prepare | None = None

@@ -39,6 +39,8 @@ UPDATES: Mapping[str, Param] = {
 """Optimizer updates per step: the step's groups are cut into mini-batches, and gone through this many times. Every how many steps
 the gradients of the domains are compared; -1: every `COMPARED_EVERY` where the engine can."""
 COMPARED_EVERY = 10
+SCALE_FREE = ("grpo", "gdpo", "maxrl")
+"""Estimators that give the same for rewards of any scale."""
 OPTIMIZERS: Mapping[str, Choice] = {
     "optimizer": Choice("adamw", ("adamw", "muon")),
     "merge": Choice("sum", tuple(METHODS)),
@@ -93,6 +95,8 @@ def algorithm(
     prepares: Prepare | None = None,
     wants: Callable[[Settings], Needs] | None = None,
     checks: Callable[[Settings, int], None] | None = None,
+    named: Mapping[str, Choice] = {},
+    warns: Callable[[Settings], str] | None = None,
 ) -> Algorithm:
     """An entry of the registry whose loss is ``policy`` per token; the common knobs come along."""
     return Algorithm(
@@ -101,8 +105,9 @@ def algorithm(
         loss=compose(policy),
         advantages=advantages,
         params={**COMMON, **params},
-        choices=choices(advantage=advantage, aggregation=aggregation, corrected=corrected),
+        choices={**choices(advantage=advantage, aggregation=aggregation, corrected=corrected), **named},
         check=checks or check,
+        warn=warns,
         needs=wants or needs,
         prepare=prepares or prepare,
     )
@@ -118,6 +123,7 @@ def choices(
         "aggregation": Choice(aggregation, MODES),
         "correction": Choice(corrected, correction.MODES),
         "kl_estimator": Choice("straight_through", ("straight_through", "unbiased")),
+        "reward_scale": Choice("none", ("none", "running_std")),
     }
 
 
@@ -240,6 +246,13 @@ def check(settings: Settings, max_staleness: int) -> None:  # noqa: ARG001 - eve
             "kl_target moves kl_beta, which is 0",
             field="phase.algorithm_params.kl_target",
             hint="set kl_beta to where it shall begin, e.g. 0.001",
+        )
+    estimator = settings.choices.get("advantage", "")
+    if settings.choices.get("reward_scale", "none") != "none" and estimator in SCALE_FREE:
+        raise Rejected(
+            f"{estimator} divides by the rewards' own deviation or mean: the running one would change nothing",
+            field="phase.algorithm_choices.reward_scale",
+            hint='leave it out, or choose another advantage, e.g. "rloo"',
         )
     if settings["overlong_filter"] >= 1 and settings["overlong_length"] > 0:
         raise Rejected(

@@ -15,7 +15,7 @@ from temper.trainer.algorithms.base import Algorithm, Settings, TokenBatch, Tota
 from temper.trainer.algorithms.targets import Measured, Needs, PerToken
 from temper.trainer.engine.torch.forward import Gathered, Prediction
 from temper.trainer.engine.torch.packing import Packed
-from temper.trainer.samples import Batch
+from temper.trainer.samples import Batch, Sample
 
 BySample = Mapping[int, NDArray[np.floating]]
 """[action] arrays by index into the batch's samples."""
@@ -92,6 +92,8 @@ class Update:
     settings: Settings
     needs: Needs
     made: Made
+    progress: float = 0.0
+    """Share of the step's updates that were made before this one."""
 
     @property
     def by_sequence(self) -> bool:
@@ -151,12 +153,17 @@ def token_batch(
     def flat(parts: BySample) -> Tensor | None:
         return _flat([parts[i] for i in members], device) if parts else None
 
+    log_mu = _flat([sample.logprobs[sample.mask] for sample in samples], device)
     advantage, old = flat(made.advantages), flat(made.old)
+    if log_linear(update.settings):
+        old = log_mu + _flat([blend(update, sample) for sample in samples], device) * (
+            found.log_pi.detach() - log_mu
+        )
     weights = [made.score_weight.get(i, 0.0) for i in members]
     return TokenBatch(
         log_pi=found.log_pi,
         log_old=found.log_pi.detach() if old is None else old,
-        log_mu=_flat([sample.logprobs[sample.mask] for sample in samples], device),
+        log_mu=log_mu,
         entropy=found.entropy,
         advantage=_flat([plain], device) if advantage is None else advantage,
         sequence=packed.sequence.to(device),
@@ -171,6 +178,19 @@ def token_batch(
         score=found.score,
         score_weight=torch.tensor(weights, device=device) if made.score_weight else None,
     )
+
+
+def log_linear(settings: Settings) -> bool:
+    """Whether π_old is interpolated between μ and π instead of measured."""
+    return settings.choices.get("proximal") == "log_linear"
+
+
+def blend(update: Update, sample: Sample) -> NDArray[np.float64]:
+    """[action] ``(v_prox - v_μ)/(v_π - v_μ)``, 0 where both are the version that sampled."""
+    versions = np.zeros(sample.ids.size) if sample.versions is None else sample.versions
+    behind = np.maximum(update.batch.version - versions[sample.mask], 0).astype(np.float64)
+    ahead = behind + update.progress
+    return np.divide(behind, ahead, out=np.zeros_like(behind), where=ahead > 0)
 
 
 def _flat(parts: Sequence[NDArray[np.floating]], device: torch.device) -> Tensor:
