@@ -5,7 +5,6 @@ import hashlib
 import json
 import struct
 import sys
-from contextlib import asynccontextmanager
 
 import pytest
 from tests.conformance.processes import Service, running
@@ -17,8 +16,6 @@ from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import StartTraining, TrainingState
 from temper.runtime import topology
-from temper.runtime.bus.nats import Credentials, NatsBus
-from temper.runtime.embedded import NatsServer
 from temper.runtime.log.jetstream import JetStreamLog
 from temper.runtime.testing import eventually
 
@@ -93,59 +90,6 @@ async def test_each_group_is_settled_once_and_for_a_reason(world, trainer):
     assert record.consumed_groups == 3
     assert [(span.first, span.last) for span in record.settled] == [(0, 6)]
     assert [list(step.group_ids) for step in await world.steps()] == [[f"{JOB}-{n}"] for n in (0, 2, 6)]
-
-
-async def test_killed_twice_it_takes_each_step_once_and_makes_the_same_weights_bit_for_bit(
-    world, trainer, tmp_path
-):
-    steps = 6
-    await start(world, spec(phase(steps=steps, groups=2, snapshot=2)))
-    async with running(trainer):
-        done = 0
-        for reached in (3, 4):  # once behind a snapshot, once at one
-            for index in range(done, 2 * reached):
-                await world.group(index, version=max(0, index // 2 - 1))
-            done = 2 * reached
-            await world.until(lambda r, reached=reached: r.step == reached)
-            trainer.kill()
-            trainer.start()
-        for index in range(done, 2 * steps):
-            await world.group(index, version=index // 2 - 1)
-        record = await world.until(lambda r: r.state == FINISHED)
-    assert record.recoveries == 2
-    assert [(span.first, span.last) for span in record.settled] == [(0, 11)]
-    assert record.consumed_groups == 12
-    assert [step.step for step in await world.steps()] == [1, 2, 3, 4, 5, 6]
-    weights, groups = await world.weights(record), [list(step.group_ids) for step in await world.steps()]
-    assert len({group for step in groups for group in step}) == 12
-
-    async with undisturbed(tmp_path / "undisturbed") as (other, whole):
-        await start(other, spec(phase(steps=steps, groups=2, snapshot=2)))
-        for index in range(2 * steps):
-            await other.group(index, version=max(0, index // 2 - 1))
-        async with running(whole):
-            record = await other.until(lambda r: r.state == FINISHED)
-        assert await other.weights(record) == weights
-        assert [list(step.group_ids) for step in await other.steps()] == groups
-
-
-@asynccontextmanager
-async def undisturbed(root):
-    """A second platform with a trainer that nothing happens to."""
-    server = NatsServer(root / "nats")
-    await server.start()
-    bus = NatsBus(server.url, name="test/2", credentials=Credentials(token=server.token))
-    try:
-        await bus.connect()
-        await topology.apply(bus)
-        log = JetStreamLog(bus)
-        await log.connect()
-        service = Service("trainer", server, root, **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
-        yield World(root / "objects", bus, log=log), service
-        await log.close()
-    finally:
-        await bus.close()
-        await server.stop()
 
 
 async def test_it_survives_the_death_of_the_broker(world, trainer, nats_server):
