@@ -1,5 +1,6 @@
 import itertools
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -225,6 +226,46 @@ def test_an_announced_group_is_not_dropped_as_stale_when_it_is_read_again():
     assert book.arrive(group(2, version=1)) is Verdict.DROPPED
 
 
+def test_what_was_told_as_dropped_before_a_crash_is_not_trained_on_after_it():
+    book = ledger()
+    for index in range(4):
+        book.arrive(group(index))
+    before = book.facts()
+    book.drop(0, Drop.CORRUPT)
+    assert run_step(book) == [1, 2]
+    told = book.facts()
+    again = Ledger.from_facts(book.phases, before)
+    again.redo([("j-1", "j-2")])
+    again.recall(told["settled"], told["dropped"])
+    for index in range(4):
+        again.arrive(group(index))
+    assert run_step(again) == [1, 2]
+    assert again.facts() == told
+    assert list(again.pending) == [3]
+    assert again.balanced
+
+
+def test_drops_that_were_told_after_the_last_step_hold_at_once():
+    book = ledger()
+    told = ledger()
+    told.arrive(group(0, dropped=Drop.POISON))
+    book.recall(told.settled, told.dropped)
+    assert book.balanced
+    assert book.arrive(group(0, dropped=Drop.POISON)) is Verdict.DUPLICATE
+    assert book.facts() == told.facts()
+
+
+def test_upcoming_groups_are_those_that_will_be_fresh_one_version_later():
+    book = ledger(version=1)
+    for index, version in ((0, 0), (1, 1), (2, 0), (3, 1), (4, 1), (5, 1)):
+        book.arrive(group(index, version=version))
+    taken = book.take()
+    assert [arrival.index for arrival in taken] == [0, 1]
+    assert [arrival.index for arrival in book.upcoming(taken)] == [3, 4]
+    book.redo([("j-0", "j-1"), ("j-2", "j-5")])
+    assert [arrival.index for arrival in book.upcoming(book.take())] == [2, 5]
+
+
 def test_a_step_without_publication_keeps_the_version():
     book = ledger()
     for index in range(4):
@@ -261,6 +302,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.trained = {}
         self.announced = []
         self.snapshot = (json.dumps(self.book.facts()), 0)
+        self.told, self.told_dropped = IndexSet(), Counter()
 
     @rule(
         index=st.integers(0, 60), lag=st.integers(0, 3), lost=st.sampled_from([None, None, None, Drop.POISON])
@@ -323,8 +365,22 @@ class LedgerMachine(RuleBasedStateMachine):
             for group_id in ids:
                 assert group_id not in self.trained, "no group trains in two different steps"
                 self.trained[group_id] = self.book.step
+            assert not any(a.index is not None and a.index in self.told for a in taken), (
+                "what was told as dropped is never trained on"
+            )
         assert len(ids) == phase.groups_per_step
         self.book.commit(taken, published=published)
+        self.tell()
+
+    @rule()
+    def tell(self):
+        """As the policy record: nothing that was told before is taken back."""
+        if self.book.step < len(self.announced):
+            return
+        told = IndexSet(self.book.settled)
+        assert all(index in told for first, last in self.told for index in range(first, last + 1))
+        assert not self.told_dropped - self.book.dropped
+        self.told, self.told_dropped = told, Counter(self.book.dropped)
 
     @rule()
     def save(self):
@@ -338,6 +394,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for variant in withdrawn:  # the bucket says so again
             self.book.withdraw(variant)
         self.book.redo(ids for ids, _ in self.announced[step:])
+        self.book.recall(self.told, self.told_dropped)
         behind = [i for i, a in enumerate(self.log) if a.token > self.book.offset]
         self.read = behind[0] if behind else len(self.log)
 
@@ -351,7 +408,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def what_was_read_is_settled_or_pending(self):
         book = self.book
         for arrival in self.log[: self.read]:
-            assert arrival.index is None or arrival.index in book.settled or arrival.index in book.pending
+            known = (book.settled, book.pending, book._told)
+            assert arrival.index is None or any(arrival.index in place for place in known)
 
     @invariant()
     def everything_up_to_the_offset_is_settled(self):

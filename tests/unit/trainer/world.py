@@ -17,7 +17,7 @@ from temper.runtime.blobs import BlobStore
 from temper.runtime.clock import SystemClock
 from temper.runtime.log.base import EventLog
 from temper.runtime.log.memory import MemoryLog
-from temper.trainer.config import TrainerConfig, WorkerConfig
+from temper.trainer.config import SnapshotsConfig, TrainerConfig, WorkerConfig
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.metrics import TrainerMetrics
 from temper.trainer.session import Session
@@ -74,6 +74,7 @@ class World:
     clock: SystemClock = field(default_factory=SystemClock)
     log: EventLog = field(default_factory=MemoryLog)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
 
     def __post_init__(self):
         self.blobs = BlobStore(f"file://{self.directory}")
@@ -81,7 +82,7 @@ class World:
 
     def around(self, instance="t1", **worker):
         settings: dict[str, Any] = {"poll_s": 0.02, "patience_s": 2.0} | worker
-        config = TrainerConfig(worker=WorkerConfig(**settings))
+        config = TrainerConfig(worker=WorkerConfig(**settings), snapshots=self.snapshots)
         bus = self.bus.client(instance)
         return Surroundings(config, bus, self.log, self.blobs, self.clock, self.metrics, instance)
 
