@@ -32,6 +32,7 @@ from temper.scheduler import transitions
 from temper.scheduler.alarm import Alarm
 from temper.scheduler.facts import JobFacts
 from temper.scheduler.feeds import POLICIES, TRAJECTORIES, Feeds
+from temper.scheduler.holding import hold
 from temper.scheduler.letters import Letters
 from temper.scheduler.progress import Meter, compose
 from temper.scheduler.publication import Publication
@@ -40,8 +41,10 @@ from temper.scheduler.signals import (
     Effect,
     EnvironmentSeen,
     GroupSeen,
+    Hold,
     Issue,
     JobSeen,
+    Order,
     PolicySeen,
     Refused,
     Resolve,
@@ -55,6 +58,7 @@ from temper.scheduler.state import JobMachine
 from temper.scheduler.store import Books, merge, persistently
 from temper.scheduler.surroundings import Surroundings, presences
 
+WRITTEN_AHEAD = (Issue, StartTrainer, Order, Hold)  # effects that the books must hold before they happen
 RESOLVE_AGAIN_S = 2.0  # pause before qa is asked again
 
 
@@ -216,7 +220,7 @@ class JobActor(Actor):
         await self._perform(effects)
 
     async def _perform(self, effects: Sequence[Effect]) -> None:
-        if any(isinstance(effect, Issue | StartTrainer) for effect in effects) or self._machine.over:
+        if any(isinstance(effect, WRITTEN_AHEAD) for effect in effects) or self._machine.over:
             await self._save()
         for effect in effects:
             match effect:
@@ -228,6 +232,10 @@ class JobActor(Actor):
                     await self._publication.groups(commands)
                 case Revoke(commands):
                     await self._publication.revocations(commands)
+                case Order():
+                    await self._publication.orders(self._machine.facts.gate_record())
+                case Hold(key, reason):
+                    await hold(self._around, self._id, key, reason)
                 case Announce(key, payload):
                     await persistently(
                         self._around.clock,
@@ -259,7 +267,7 @@ class JobActor(Actor):
         )
         self._revision = max(self._revision, int(written.etag))
         facts.saved()
-        if written.state != facts.job.state:
+        if facts.lacks(written):
             await self._decide((JobSeen(written),))
 
     async def _resolve(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from temper.api.job.v1.job_pb2 import EvalResult, JobEvent, JobProgress, Notice, StateChanged
+from temper.api.job.v1.job_pb2 import EvalResult, GateVerdict, JobEvent, JobProgress, Notice, StateChanged
 from temper.runtime.bus.base import Bus
 from temper.runtime.clock import Clock
 from temper.runtime.log.base import EventLog
@@ -18,7 +18,9 @@ class Announcer:
     def __init__(self, bus: Bus, log: EventLog, clock: Clock) -> None:
         self._bus, self._log, self._clock = bus, log, clock
 
-    async def announce(self, job_id: str, key: str, payload: StateChanged | EvalResult | Notice) -> None:
+    async def announce(
+        self, job_id: str, key: str, payload: StateChanged | EvalResult | Notice | GateVerdict
+    ) -> None:
         """Idempotent by `key`: the same announcement again is the same event and the same record."""
         event = JobEvent(job_id=job_id, time=timestamp(self._clock.now()))
         match payload:
@@ -28,6 +30,8 @@ class Announcer:
                 event.eval.CopyFrom(payload)
             case Notice():
                 event.notice.CopyFrom(payload)
+            case GateVerdict():
+                event.gate.CopyFrom(payload)
         name = f"{job_id}/{key}"
         await self._log.append(TOPIC, job_id, event, id=name)
         await self._bus.event(evt("job", job_id), event, id=name, about=job_id)

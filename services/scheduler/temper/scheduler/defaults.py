@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from temper.api.common.v1.common_pb2 import Purpose
 from temper.api.job.v1.spec_pb2 import EvalSpec, JobSpec, OptimizerSpec, PhaseSpec, RolloutSpec
-from temper.scheduler.shares import filled_in
+from temper.scheduler import shares
+from temper.scheduler.gates import settings as gates
 
 EVAL_TASKS = 256  # held-out tasks per domain: a 95 % interval of about ±6 points at one half
 
@@ -28,7 +29,8 @@ def effective(spec: JobSpec) -> JobSpec:
     _rollout(filled.rollout)
     filled.trainer.engine = filled.trainer.engine or "torch"
     filled.accept.SetInParent()
-    filled.mix.CopyFrom(filled_in(filled.mix))
+    filled.gates.CopyFrom(gates.filled_in(filled.gates))
+    filled.mix.CopyFrom(shares.filled_in(filled.mix))
     return filled
 
 

@@ -15,8 +15,10 @@ from typing import Any
 from temper.api.common.v1.common_pb2 import SampleClass
 from temper.api.job.v1.job_pb2 import EvalResult
 from temper.api.rollout.v1.rollout_pb2 import SampleSummary
+from temper.scheduler.gates.rates import put
 
 VALID = (SampleClass.SAMPLE_CLASS_SCORED, SampleClass.SAMPLE_CLASS_AGENT_FAILED)
+MOST_RATES = 256  # tasks per domain that are compared one by one: 512 bytes in the books
 Z95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
@@ -73,6 +75,8 @@ class Tally:
     """k -> [sum of pass@k over tasks with n >= k, number of those tasks]. Keys are text to survive JSON."""
     versions: list[int] = field(default_factory=list[int])
     """[oldest, newest] policy version over valid samples; empty before the first."""
+    rates: str = ""
+    """What each task did (`gates.rates`); tasks from `MOST_RATES` on are left out."""
 
     @property
     def complete(self) -> bool:
@@ -97,6 +101,9 @@ class Tally:
         self.solved += c
         self.tasks += 1
         self.reward += sum(sample.reward for sample in valid)
+        task = valid[0].task_index
+        if task < MOST_RATES:
+            self.rates = put(self.rates, task, c / n)
         k = 1
         while (estimate := pass_at_k(n, c, k)) is not None:
             sums = self.pass_sums.setdefault(str(k), [0.0, 0])

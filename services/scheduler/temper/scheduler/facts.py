@@ -10,11 +10,13 @@ import json
 from dataclasses import dataclass
 
 from temper.api.common.v1.common_pb2 import DropReason, EnvRef, Purpose
-from temper.api.job.v1.job_pb2 import Job, JobLedger
+from temper.api.job.v1.job_pb2 import GateRecord, Job, JobLedger
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 from temper.runtime.errors import Stale
-from temper.scheduler.evaluation import VALID
+from temper.scheduler.evaluation import VALID, is_valid
+from temper.scheduler.gates.collapse import Collapses
+from temper.scheduler.gates.gate import Gate
 from temper.scheduler.groups import evaluation_groups, timestamp
 from temper.scheduler.ledger import GroupLedger
 from temper.scheduler.points import AFTER, BEFORE, Points
@@ -22,6 +24,7 @@ from temper.scheduler.sampler import Sampler
 from temper.scheduler.shares import ShareController
 from temper.scheduler.transitions import PAUSED, PENDING, RUNNING, TERMINAL
 
+ALIKE = 1e-6  # rewards closer than this make no difference
 EVAL_SAMPLES_PER_GROUP = 64  # enough to fill a worker's batch, small enough to spread over several workers
 
 
@@ -45,6 +48,9 @@ class JobFacts:
         self.points = Points()
         self.sampler = Sampler(job.spec)
         self.shares = ShareController(job.spec)
+        self.gate = Gate(job.spec)
+        self.collapses = Collapses()
+        self.collapsed = 0  # collapses told
         self.policy: PolicyRecord | None = None
         self.log_token = ""
         self.trainer_told = False
@@ -84,6 +90,17 @@ class JobFacts:
             for task, (solved, valid) in by_task(record).items():
                 self.sampler.observe(record.domain, task, solved, valid)
                 self.shares.observe(record.domain, solved, valid)
+            self._watch_collapse(record)
+
+    def _watch_collapse(self, record: GroupRecord) -> None:
+        """What the group says about its domain; nothing if a rollback has rejected the policy that played it."""
+        valid = [sample for sample in record.samples if is_valid(sample)]
+        line_start = self.policy.line_start if self.policy else 0
+        if valid and min(sample.min_version for sample in valid) >= line_start:
+            rewards = [sample.reward for sample in valid]
+            flat = max(rewards) - min(rewards) <= ALIKE
+            success = sum(sample.solved for sample in valid) / len(valid)
+            self.collapses.observe(record.domain, success, flat=flat)
 
     def take_job(self, job: Job) -> None:
         """Adopt what others may write: pause, resume, an end, and a changed specification."""
@@ -97,7 +114,25 @@ class JobFacts:
             self.job.spec.CopyFrom(job.spec)
             self.sampler.reconfigure(job.spec)
             self.shares.configure(job.spec)
+            self.gate.configure(job.spec)
             self.changed = True
+        self.take_wishes(job)
+
+    def take_wishes(self, job: Job) -> None:
+        """What the API writes beside the specification: rollbacks asked for, promotions, the last hold."""
+        self.job.rollbacks_asked.extend(job.rollbacks_asked[len(self.job.rollbacks_asked) :])
+        self.job.promoted_versions.extend(job.promoted_versions[len(self.job.promoted_versions) :])
+        self.job.held = job.held
+
+    def lacks(self, job: Job) -> bool:
+        """Whether the record of the job says something that others wrote and that is not known here yet."""
+        return (
+            job.state != self.job.state
+            or job.spec != self.job.spec
+            or job.held != self.job.held
+            or len(job.rollbacks_asked) > len(self.job.rollbacks_asked)
+            or len(job.promoted_versions) > len(self.job.promoted_versions)
+        )
 
     def take_environment(self, digest: str, *, withdrawn: bool) -> None:
         """Domains of a quarantined variant are not drawn; those of a lifted one are drawn again."""
@@ -157,6 +192,10 @@ class JobFacts:
             )
         )
 
+    def gate_record(self) -> GateRecord:
+        """What the trainer is told."""
+        return self.gate.record(self.job.id, self.fence, self.job.promoted_versions)
+
     def awaits(self, command: GroupCommand) -> bool:
         """Whether the record of a published group is still to come."""
         if command.purpose == Purpose.PURPOSE_EVAL:
@@ -179,8 +218,9 @@ class JobFacts:
 
     # ------------------------------------------------------------ the books
     def saved(self) -> None:
-        """The job, with its evals, is in the KV: sums behind them may go."""
+        """The job, with its evals and verdicts, is in the KV: what stands behind them may go."""
         self.points.forget(self.job.evals)
+        self.gate.told()
 
     def save(self) -> JobLedger:
         """The books as they are; written before anything that they promise is published."""
@@ -191,6 +231,9 @@ class JobFacts:
             "sampler": self.sampler.state(),
             "shares": self.shares.state(),
             "points": self.points.state(),
+            "gate": self.gate.state(),
+            "collapses": self.collapses.state(),
+            "collapsed": self.collapsed,
             "trainer_told": self.trainer_told,
             "first_index": list(self.first_index.items()),
             "returned": returned,
@@ -215,6 +258,10 @@ class JobFacts:
         self.sampler.resume(state["sampler"])
         self.shares.resume(state["shares"])
         self.points.resume(books.eval_points, state["points"])
+        if "gate" in state:
+            self.gate.resume(state["gate"])
+            self.collapses.resume(state["collapses"])
+            self.collapsed = state["collapsed"]
         self.ledger.load(books.next_index, books.settled, dict(books.unsettled), state["returned"])
         self.log_token = books.log_token
         self.trainer_told = state["trainer_told"]

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.job.v1.job_pb2 import EvalResult
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
+from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 from temper.scheduler.evaluation import Tally, tallies_from
 from temper.scheduler.groups import chunk_of
 
@@ -16,7 +20,7 @@ BEFORE, AFTER = "before", "after"
 
 @dataclass(slots=True)
 class Point:
-    """One point under way. Example: `Point(step=20, version=20, tallies={"calc": Tally(4, 256)})`."""
+    """One point under way. Example: `Point(step=20, version=20, tallies={"calc": Tally(4, 256)}, manifest=ref)`."""
 
     step: int
     """Optimizer step at which it was asked for."""
@@ -24,6 +28,8 @@ class Point:
     """Policy version that its groups demand at least."""
     tallies: dict[str, Tally]
     """By domain."""
+    manifest: BlobRef
+    """Of that version's weights."""
 
     @property
     def complete(self) -> bool:
@@ -47,15 +53,19 @@ class Points:
         """Points whose groups have not all come back."""
         return [name for name, point in self._live.items() if not point.complete]
 
-    def ask(self, name: str, step: int, version: int, commands: Iterable[GroupCommand]) -> None:
-        """Open a point with these groups."""
+    def whole(self) -> list[str]:
+        """Points whose groups have all come back and whose sums are still held."""
+        return [name for name, point in self._live.items() if point.tallies and point.complete]
+
+    def ask(self, name: str, policy: PolicyRecord, commands: Iterable[GroupCommand]) -> None:
+        """Open a point with these groups, to measure a published policy."""
         tallies: dict[str, Tally] = {}
         for command in commands:
             tally = tallies.setdefault(command.domain, Tally(groups=0, attempted=0))
             tally.groups += 1
             tally.attempted += len(command.task_indices) * command.samples_per_task
         self._asked.append(name)
-        self._live[name] = Point(step, version, tallies)
+        self._live[name] = Point(policy.step, policy.version, tallies, policy.manifest)
 
     def add(self, record: GroupRecord) -> bool:
         """Count a record; False if it was counted before or belongs to no open point."""
@@ -102,6 +112,7 @@ class Points:
             name: {
                 "step": point.step,
                 "version": point.version,
+                "manifest": MessageToDict(point.manifest),
                 "tallies": {domain: tally.state() for domain, tally in point.tallies.items()},
             }
             for name, point in self._live.items()
@@ -111,6 +122,11 @@ class Points:
         """Continue from what `asked` and `state` gave."""
         self._asked = list(asked)
         self._live = {
-            name: Point(saved["step"], saved["version"], tallies_from(saved["tallies"]))
+            name: Point(
+                saved["step"],
+                saved["version"],
+                tallies_from(saved["tallies"]),
+                ParseDict(saved.get("manifest", {}), BlobRef()),
+            )
             for name, saved in state.items()
         }

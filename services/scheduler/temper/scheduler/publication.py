@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 from temper.api.common.v1.common_pb2 import DropReason, Purpose
-from temper.api.job.v1.job_pb2 import Job
+from temper.api.job.v1.job_pb2 import GateRecord, Job
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand
 from temper.api.trainer.v1.trainer_pb2 import StartTraining
 from temper.runtime.topology import cmd
 from temper.scheduler.letters import drop_record
-from temper.scheduler.store import persistently
+from temper.scheduler.store import persistently, write_orders
 from temper.scheduler.surroundings import Surroundings
 
 _AT_ONCE = 64  # commands in flight to the broker: an acknowledgement costs a round trip
@@ -49,6 +49,11 @@ class Publication:
                     "trajectories", self._job_id, record, id=record.group_id
                 ),
             )
+
+    async def orders(self, record: GateRecord) -> None:
+        """Write what the gates want of the trainer. Stale if a newer activation has written."""
+        kv = await persistently(self._around.clock, self._around.store.kv)
+        await persistently(self._around.clock, lambda: write_orders(kv, record))
 
     async def training(self, job: Job) -> None:
         """Ask a trainer to train the job."""

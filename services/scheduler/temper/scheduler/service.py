@@ -11,12 +11,14 @@ from temper.runtime.errors import Conflict, Rejected
 from temper.scheduler import defaults, transitions, validate
 from temper.scheduler.admission import Admission
 from temper.scheduler.editing import checked_paths, edit
+from temper.scheduler.gates import settings as gates
 from temper.scheduler.groups import timestamp
 from temper.scheduler.surroundings import Surroundings
 from temper.scheduler.transitions import CANCELLED, PAUSED, PENDING, RUNNING, TERMINAL
 from temper.scheduler.watch import Watch
 
 PAGE = 50
+MOST_WISHES, MOST_REASON = 100, 300  # rollbacks of one job that users may ask for; characters of a reason
 RESOLVE_S = 50.0  # for domains added to a running job; below the deadline of a unary call
 
 
@@ -97,6 +99,29 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if job.state not in {PAUSED, RUNNING}:
             raise Conflict(f"the job is {transitions.name_of(job.state)}, not paused", field="state")
         return job_pb2.ResumeJobResponse(job=await self._move(request.job_id, RUNNING, ""))
+
+    async def RollBackJob(
+        self, request: job_pb2.RollBackJobRequest, context: Any
+    ) -> job_pb2.RollBackJobResponse:
+        """Sends training back to the last accepted evaluation; the job's actor sees the wish at its next beat."""
+
+        def apply(job: Job) -> None:
+            if job.state not in {RUNNING, PAUSED}:
+                raise Conflict(
+                    f"the job is {transitions.name_of(job.state)}: there is no training to send back",
+                    field="state",
+                )
+            if not gates.rolls_back(job.spec.gates):
+                raise Conflict(
+                    "the job keeps no state to go back to",
+                    field="job.spec.gates",
+                    hint='start it with gates.action or gates.on_collapse = "rollback"',
+                )
+            if len(job.rollbacks_asked) >= MOST_WISHES:
+                raise Conflict(f"{MOST_WISHES} rollbacks were asked for already", field="job_id")
+            job.rollbacks_asked.append((request.reason or "asked for by the user")[:MOST_REASON])
+
+        return job_pb2.RollBackJobResponse(job=await self._around.store.change(request.job_id, apply))
 
     async def WatchJob(
         self, request: job_pb2.WatchJobRequest, context: Any

@@ -1,7 +1,7 @@
 """What goes into a job's state machine, and what comes out of it. Plain values; nothing here does anything.
 
 in     Resolved, Refused, PolicySeen, GroupSeen, JobSeen, EnvironmentSeen, TrainerLost, Tick
-out    Resolve, StartTrainer, Issue, Revoke, Announce
+out    Resolve, StartTrainer, Issue, Revoke, Order, Hold, Announce
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from temper.api.common.v1.common_pb2 import EnvRef
-from temper.api.job.v1.job_pb2 import EvalResult, Job, Notice, StateChanged
+from temper.api.job.v1.job_pb2 import EvalResult, GateVerdict, Job, Notice, StateChanged
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand, GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 
@@ -116,8 +116,31 @@ class Announce:
 
     key: str
     """Unique in the job: makes the event and the log record idempotent."""
-    payload: StateChanged | EvalResult | Notice
+    payload: StateChanged | EvalResult | Notice | GateVerdict
     """What happened."""
 
 
-Effect = Resolve | StartTrainer | Issue | Revoke | Announce
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Tell the trainer what the gates want of it (`JobFacts.gate_record`). The books must be saved first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Pause the job until a person has looked. Example: `Hold("step-40", "held at step-40: calc fell")`."""
+
+    key: str
+    """The verdict that it follows from: it pauses once."""
+    reason: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the job as failed; the machine itself acts on it. Example: `Stop("stopped at step-40: calc fell")`."""
+
+    reason: str
+    """One sentence for people."""
+
+
+Effect = Resolve | StartTrainer | Issue | Revoke | Announce | Order | Hold

@@ -7,6 +7,8 @@ as if nothing had happened. What must not happen twice has a deterministic id.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from temper.api.job.v1.job_pb2 import JobState, Notice, StateChanged
 from temper.api.job.v1.spec_pb2 import PhaseSpec
 from temper.api.rollout.v1.rollout_pb2 import GroupCommand
@@ -15,6 +17,7 @@ from temper.scheduler import transitions
 from temper.scheduler.acceptance import shortfalls
 from temper.scheduler.credits import Credits
 from temper.scheduler.facts import JobFacts, is_resolved
+from temper.scheduler.gates import following
 from temper.scheduler.groups import timestamp, training_group
 from temper.scheduler.points import AFTER, BEFORE
 from temper.scheduler.shares import seesaws
@@ -25,6 +28,7 @@ from temper.scheduler.signals import (
     GroupSeen,
     Issue,
     JobSeen,
+    Order,
     PolicySeen,
     Refused,
     Resolve,
@@ -32,6 +36,7 @@ from temper.scheduler.signals import (
     Revoke,
     Signal,
     StartTrainer,
+    Stop,
     Tick,
     TrainerLost,
 )
@@ -70,6 +75,9 @@ class JobMachine:
             effects.append(StartTrainer())
         if owed := facts.owed(now):
             effects.append(Issue(owed))
+        self._effects = effects
+        self._follow(following.again(facts), now)
+        effects, self._effects = self._effects, []
         return effects
 
     # ------------------------------------------------------------ facts
@@ -91,10 +99,14 @@ class JobMachine:
             case PolicySeen(record):
                 self._greet_recovered(record)
                 self.facts.take_policy(record)
+                self._follow(following.carried_out(self.facts, record), now)
             case GroupSeen(record, token):
                 self.facts.take_group(record, token)
             case JobSeen(job):
+                promoted = len(self.facts.job.promoted_versions)
                 self.facts.take_job(job)
+                if len(self.facts.job.promoted_versions) > promoted:
+                    self._effects.append(Order())  # the trainer must keep their weights
             case Tick():
                 pass
 
@@ -134,6 +146,14 @@ class JobMachine:
             if self.facts.job.state == before:
                 break
         self._conclude(now)
+
+    def _follow(self, wanted: Iterable[following.Following], now: float) -> None:
+        """Pass on what the gates want; only the end of the job is the machine's own doing."""
+        for each in wanted:
+            if not isinstance(each, Stop):
+                self._effects.append(each)
+            elif not self.over:
+                self._move(FAILED, now, each.reason)
 
     def _rule(self, now: float) -> None:
         record = self.facts.policy
@@ -190,7 +210,7 @@ class JobMachine:
     def _evaluate(self, point: str, now: float) -> None:
         record = self.facts.policy or PolicyRecord()
         commands = self.facts.point_commands(point, record.version, now)
-        self.facts.points.ask(point, record.step, record.version, commands)
+        self.facts.points.ask(point, record, commands)
         self.facts.changed = True
         if commands:
             self._effects.append(Issue(commands))
@@ -235,6 +255,9 @@ class JobMachine:
             self._effects.append(Announce(f"eval/{result.point}/{result.domain}", result))
             facts.changed = True
             self._weigh(result.point)
+        self._follow(following.judge(facts), now)
+        self._follow(following.collapses(facts), now)
+        self._follow(following.asked(facts), now)
         if facts.job.state == FINISHING and AFTER in facts.points.asked and not facts.points.pending():
             missed = shortfalls(facts.job.spec.accept, facts.job.evals)
             self._move(FAILED if missed else SUCCEEDED, now, "; ".join(missed))

@@ -1,4 +1,4 @@
-"""A job in KV `jobs`: the job itself under its id, its books under `<id>.ledger`, creation keys under `request.<hash>`.
+"""A job in KV `jobs`: the job itself under its id, its books under `<id>.ledger`, what its gates want of the trainer under `<id>.gate`, creation keys under `request.<hash>`.
 
 The job has two writers (API and actor), so both change it by compare-and-set on what they read. The books have one; a
 conflict there means that a newer activation lives, and this one has to end: their revision is the actor's last fence.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from temper.api.job.v1.job_pb2 import Job, JobLedger
+from temper.api.job.v1.job_pb2 import GateRecord, Job, JobLedger
 from temper.runtime.bus.base import Bus, Entry, KeyValue
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Conflict, Exhausted, NotFound, Stale, Unavailable
@@ -38,6 +39,11 @@ async def persistently(clock: Clock, call: Callable[[], Awaitable[T]]) -> T:
 def ledger_key(job_id: str) -> str:
     """Key of a job's books."""
     return f"{job_id}.ledger"
+
+
+def gate_key(job_id: str) -> str:
+    """Key of what a job's gates want of its trainer."""
+    return f"{job_id}.gate"
 
 
 def is_job_key(key: str) -> bool:
@@ -137,6 +143,23 @@ class Books:
             self._revision = entry.revision
 
 
+async def write_orders(kv: KeyValue, record: GateRecord) -> None:
+    """Write a job's `GateRecord`. Stale if a newer activation has written one."""
+    key = gate_key(record.job_id)
+    while True:
+        entry = await kv.get(key)
+        if entry is not None:
+            known = GateRecord.FromString(entry.value)
+            if known.fence > record.fence:
+                raise Stale(f"job {record.job_id} is driven under fence {known.fence}", field="fence")
+            if known == record:
+                return
+        with suppress(Conflict):  # somebody wrote in between: look again
+            body = record.SerializeToString(deterministic=True)
+            await (kv.update(key, body, entry.revision) if entry else kv.create(key, body))
+            return
+
+
 def merge(job: Job, ours: Job) -> None:
     """Write what the actor owns into `job`, as it is in the KV; leave what the API owns.
 
@@ -146,6 +169,8 @@ def merge(job: Job, ours: Job) -> None:
     job.progress.CopyFrom(ours.progress)
     del job.evals[:]
     job.evals.extend(ours.evals)
+    del job.gates[:]
+    job.gates.extend(ours.gates)
     job.started_at.CopyFrom(ours.started_at)
     resolved = {domain.name: domain for domain in ours.spec.domains if domain.HasField("resolved")}
     for domain in job.spec.domains:

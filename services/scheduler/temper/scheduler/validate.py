@@ -18,6 +18,7 @@ from temper.runtime.errors import Rejected
 from temper.scheduler.credits import Credits
 from temper.scheduler.curriculum import CURRICULA
 from temper.scheduler.curriculum.gate import TIERS
+from temper.scheduler.gates.settings import rolls_back
 
 SCHEDULES = ("constant", "cosine", "linear")
 POLICY_FILES = ("config.json", "model.safetensors", "tokenizer.json", "temper_chat.json")
@@ -81,6 +82,7 @@ def problems(spec: JobSpec, known: Known) -> Iterator[Problem]:
     yield from _evaluation(spec.eval)
     yield from _rollout(spec)
     yield from _accept(spec)
+    yield from _gates(spec)
     if spec.mix.controller == "learnability" and not spec.eval.every:
         yield Problem("mix.controller", "moves shares after evaluations on the way", "set eval.every above 0")
     yield from _choice("trainer.engine", spec.trainer.engine, known.engines, "engine")
@@ -247,6 +249,23 @@ def _accept(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("accept", "needs the evaluation after training", "eval.after = true")
     if accept.max_drop and not spec.eval.before:
         yield Problem("accept.max_drop", "needs the evaluation before training", "eval.before = true")
+
+
+def _gates(spec: JobSpec) -> Iterator[Problem]:
+    gates, names = spec.gates, [domain.name for domain in spec.domains]
+    for name, least in sorted(gates.min_pass.items()):
+        yield from _choice(f"gates.min_pass.{name}", name, names, "domain")
+        if not 0 <= least <= 1:
+            yield Problem(f"gates.min_pass.{name}", f"must be in [0, 1], is {least:g}")
+    bounded = bool(gates.min_pass) or gates.HasField("max_drop")
+    if (bounded or gates.action in ("hold", "rollback", "stop")) and not spec.eval.every:
+        yield Problem("gates", "judges evaluations on the way", "set eval.every above 0")
+    if gates.HasField("max_drop") and gates.against == "before" and not spec.eval.before:
+        yield Problem("gates.against", "needs the evaluation before training", "eval.before = true")
+    if gates.action != "alarm" and not bounded:
+        yield Problem("gates.action", "has nothing to act on", "set gates.min_pass or gates.max_drop")
+    if gates.lr_factor != 1.0 and not rolls_back(gates):
+        yield Problem("gates.lr_factor", "is applied by rollbacks", 'action or on_collapse = "rollback"')
 
 
 def _choice(field: str, value: str, allowed: Iterable[str], what: str) -> Iterator[Problem]:

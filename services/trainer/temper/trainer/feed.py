@@ -17,6 +17,7 @@ from temper.runtime.errors import Rejected
 from temper.runtime.log.base import EventLog, LogRecord, Token
 from temper.runtime.telemetry import get_logger
 from temper.trainer import intake
+from temper.trainer.orders import Orders
 from temper.trainer.patience import Patience
 from temper.trainer.quarantine import Quarantines
 from temper.trainer.samples import Sample
@@ -52,10 +53,12 @@ class Feed:
         self._busy: Sequence[Arrival] = ()
         self._news = news
         self._quarantines = Quarantines(bus, ledger, patience, news.set)
+        self.orders = Orders(bus, job_id, patience, news.set)
 
     async def run(self) -> None:
         """Read for ever. Raises Unavailable when the log or the broker stays away."""
-        tasks = [asyncio.create_task(self._quarantines.run()), asyncio.create_task(self._records())]
+        beside = (self._quarantines.run(), self.orders.run(), self._records())
+        tasks = [asyncio.create_task(each) for each in beside]
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:

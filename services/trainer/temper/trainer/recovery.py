@@ -38,8 +38,20 @@ class Recovered:
     """Position of the last own record in log topic ``steps``."""
     announced: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])
     """Metrics of the steps to be made again, by step."""
+    restorations: Mapping[int, Restoration] = field(default_factory=dict[int, "Restoration"])
+    """Steps to be made again that were rollbacks."""
     problems: list[str] = field(default_factory=list[str])
     """What was passed over or is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """A rollback that was announced. Example: ``Restoration(step=40, rollbacks=1)``."""
+
+    step: int
+    """Whose state was restored."""
+    rollbacks: int
+    """With this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +116,16 @@ async def _announce(log: EventLog, job: Job, out: Recovered, patience: Patience)
         for number, step in steps.items()
         if step.step <= out.ledger.step + len(redo)
     }
+    out.restorations = {
+        number: Restoration(step.restored_step, step.rollbacks)
+        for number, step in steps.items()
+        if step.HasField("restored_step")
+    }
     if job.record is None:
         return
+    if job.record.HasField("restored_step"):
+        last = Restoration(job.record.restored_step, job.record.rollbacks)
+        out.restorations = {**out.restorations, job.record.step: last}
     if out.ledger.step + len(redo) == job.record.step:
         settled = [(span.first, span.last) for span in job.record.settled]
         out.ledger.recall(settled, job.record.dropped_groups)

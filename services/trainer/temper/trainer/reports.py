@@ -123,6 +123,8 @@ class Standing:
     idle_share: float = 0.0
     trained_tokens: int = 0
     recoveries: int = 0
+    restored: int | None = None
+    """A rollback in the place of the last step: number of the step whose state it restored."""
     swap_policy: str = ""
     """What workers do to running sequences when they take the version."""
 
@@ -152,4 +154,7 @@ def policy_record(
         trainer=trainer,
         recoveries=standing.recoveries,
         swap_policy=standing.swap_policy,
+        rollbacks=ledger.rollbacks,
+        line_start=ledger.line_start,
+        restored_step=standing.restored,
     )

@@ -180,6 +180,7 @@ class Session:
             record.manifest,
             reward_model=record.reward_model if record.HasField("reward_model") else None,
             group_ids=list(record.step_group_ids),
+            restored=record.restored_step if record.HasField("restored_step") else None,
             trained_tokens=int(recovered.facts.get("trained_tokens", 0)),
             recoveries=record.recoveries + 1,
             swap_policy=swap_policy,

@@ -10,7 +10,7 @@ is made again cannot tear the snapshot that is there. No pickle anywhere.
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -117,6 +117,11 @@ class Snapshots:
         if own != step:
             raise Rejected(f"manifest is that of step {own}", field=MANIFEST)
         return refs
+
+    async def remove(self, steps: Iterable[int]) -> None:
+        """Forget some."""
+        for step in steps:
+            await self._delete(step)
 
     async def clear(self) -> None:
         """Forget all of them: the job is over."""

@@ -30,6 +30,7 @@ class Drop(StrEnum):
     LATE = "DROP_REASON_LATE"
     CORRUPT = "DROP_REASON_CORRUPT"
     FLAT = "DROP_REASON_FLAT"
+    ROLLED_BACK = "DROP_REASON_ROLLED_BACK"
 
 
 class Verdict(StrEnum):
@@ -96,6 +97,10 @@ class Ledger:
     pending: dict[int, Arrival] = field(default_factory=dict[int, Arrival])
     withdrawn: set[str] = field(default_factory=set[str])
     """Environments that are not trained on for now, by digest. Not in snapshots: whoever withdraws says so again."""
+    rollbacks: int = 0
+    """Times that training went back."""
+    line_start: int = 0
+    """Oldest version whose tokens are trained on: the first one after the last rollback."""
     refilled: int = 0
     """Groups dropped for want of a difference since the last step. Not in snapshots: a crash only allows for more."""
     _unsettled: deque[tuple[str, int | None]] = field(default_factory=deque[tuple[str, int | None]])
@@ -187,6 +192,8 @@ class Ledger:
             return None
         if arrival.variant in self.withdrawn:
             return Drop.REVOKED
+        if self._phase_of(arrival).ages and arrival.min_version < self.line_start:
+            return Drop.ROLLED_BACK
         stale = self.staleness(arrival) > self._phase_of(arrival).max_staleness
         return Drop.STALE if stale else None
 
@@ -237,6 +244,14 @@ class Ledger:
             del self.pending[arrival.index]
             self.settled.add(arrival.index)
             self.consumed += 1
+        self._advance(published=published)
+
+    def roll_back(self, rollbacks: int) -> None:
+        """Training went back, in the place of a step: the next version holds an earlier state, and groups of those before it are of no use."""
+        self.rollbacks, self.line_start = rollbacks, self.version + 1
+        self._advance(published=True)
+
+    def _advance(self, *, published: bool) -> None:
         if self._redo:
             self._redo.popleft()
             self._settle_told()
@@ -301,6 +316,8 @@ class Ledger:
             "dropped": dict(self.dropped),
             "settled": [list(span) for span in self.settled],
             "offset": self.offset,
+            "rollbacks": self.rollbacks,
+            "line_start": self.line_start,
         }
 
     @classmethod
@@ -316,4 +333,6 @@ class Ledger:
             dropped=Counter({str(k): int(v) for k, v in facts["dropped"].items()}),
             settled=IndexSet((int(first), int(last)) for first, last in facts["settled"]),
             offset=str(facts["offset"]),
+            rollbacks=int(facts.get("rollbacks", 0)),
+            line_start=int(facts.get("line_start", 0)),
         )

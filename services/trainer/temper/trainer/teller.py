@@ -37,6 +37,8 @@ class Told:
     """The new version; None when the step gives none."""
     judge: Sequence[NamedTensor] | None
     """The reward model, where the step leaves one."""
+    restored: int | None = None
+    """A rollback in the place of a step: number of the step whose state it restored."""
 
 
 class Teller:
@@ -58,6 +60,8 @@ class Teller:
         self._job, self._fence = command.job_id, command.fence
         self._origin, self._patience = origin, patience
         self._publisher = Publisher(around.blobs, self._job, origin.files, around.config.publication)
+        self.needed: frozenset[int] = frozenset()
+        """Versions whose weights must stay."""
         self.steps_token = ""
         """Position of the last own record in log topic ``steps``."""
 
@@ -66,8 +70,9 @@ class Teller:
         """Whether the ledger's step was announced before a crash."""
         return self._book.last is not None and self._book.last.step >= self._ledger.step
 
-    def count(self, facts: StepFacts) -> None:
+    def count(self, facts: StepFacts, restored: int | None = None) -> None:
         """Take note of a step that the ledger has committed, before it is told and before its snapshot."""
+        self.standing.restored = restored
         self.standing.trained_tokens += facts.outcome.tokens
         self.standing.group_ids = [group.group_id for group in facts.groups]
 
@@ -103,7 +108,7 @@ class Teller:
         manifest = await self._patience(
             lambda: self._publisher.publish(version, weights, now=now, full=last), "weights"
         )
-        await self._patience(lambda: self._publisher.forget(version), "old weights")
+        await self._patience(lambda: self._publisher.forget(version, self.needed), "old weights")
         return manifest
 
     async def _publish_judge(self, tensors: Sequence[NamedTensor]) -> BlobRef:
@@ -118,6 +123,9 @@ class Teller:
         record = step_record(
             self._job, told.facts, told.phase, self._ledger, timing, now=now, trainer=self._around.instance
         )
+        record.rollbacks = self._ledger.rollbacks
+        if told.restored is not None:
+            record.restored_step = told.restored
         record_id = f"{self._job}/step/{self._ledger.step}"
         token = await self._patience(
             lambda: log.append(STEPS, self._job, record, id=record_id), "step record"

@@ -171,8 +171,8 @@ class Publisher:
             manifest.base_manifest.CopyFrom(base.manifest)
         return manifest
 
-    async def forget(self, newest: int) -> None:
-        """Delete versions that nobody may still need: all but 0, the last few, and what those build on."""
+    async def forget(self, newest: int, needed: Iterable[int] = ()) -> None:
+        """Delete versions that nobody may still need: all but 0, the last few, the ``needed`` ones, and what those build on."""
         root = f"{self._root}/"
         oldest = newest - self._settings.keep_versions + 1
         held: dict[str, int] = {}
@@ -182,8 +182,11 @@ class Publisher:
                 held[ref.key] = int(version)
         full = {number for key, number in held.items() if key.rpartition("/")[2].startswith("model.")}
         first = max((number for number in full if number <= oldest), default=0)
+        kept: set[int] = set()
+        for version in needed:
+            kept.update(range(max((number for number in full if number <= version), default=0), version + 1))
         for key in sorted(held, key=lambda key: not key.endswith(".json")):
-            if 0 < held[key] < first:
+            if 0 < held[key] < first and held[key] not in kept:
                 await self._blobs.delete(key)
 
     def _folder(self, version: int) -> str:
