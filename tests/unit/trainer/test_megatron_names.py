@@ -33,7 +33,9 @@ def test_every_name_comes_back_from_every_layout_with_the_same_numbers(family, t
     found = {}
     for stage in range(stages):
         layers = range(stage * cfg.layers // stages, (stage + 1) * cfg.layers // stages)
-        for slot in slots(cfg, layers, first=stage == 0, last=stage == stages - 1):
+        for slot in slots(
+            cfg, layers, start=layers.start, first=stage == 0, last=stage == stages - 1, copied=stage > 0
+        ):
             shards = [part(slot, named.__getitem__, cfg, rank, parts) for rank in range(parts)]
             assert len({shard.shape for shard in shards}) == 1
             found |= whole(slot, shards, cfg)
@@ -44,7 +46,7 @@ def test_every_name_comes_back_from_every_layout_with_the_same_numbers(family, t
 
 def test_each_part_of_the_fused_attention_holds_whole_groups():
     cfg, named = policy("qwen3", tied=True)  # 4 heads of 8 in 2 groups
-    slot = next(s for s in slots(cfg, range(1), first=True, last=False) if s.kind == "qkv")
+    slot = next(s for s in slots(cfg, range(1), start=0, first=True, last=False, copied=False) if s.kind == "qkv")
     second = part(slot, named.__getitem__, cfg, 1, 2)
     query, key, value = (named[name] for name in slot.sources)
     assert torch.equal(second, torch.cat([query[16:], key[8:], value[8:]]))
@@ -56,7 +58,7 @@ def test_each_part_of_the_fused_attention_holds_whole_groups():
         ("tensor_parallel", 3, "num_attention_heads 4 is not a multiple of 3"),
         ("tensor_parallel", 4, "num_key_value_heads 2 is not a multiple of 4"),
         ("pipeline_parallel", 4, "num_hidden_layers 2 is not a multiple of 4"),
-        ("context_parallel", 2, "Transformer Engine"),
+        ("sequence_parallel", True, "tensor_parallel share the sequence"),
         ("data_parallel", 0, "not at least 1"),
         ("precision", "fp8", "not one of fp32, bf16"),
         ("recompute", "selective", "not one of none, full"),

@@ -7,24 +7,27 @@ since. When a rank is lost the group is started anew, the cut restored, the chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from temper.runtime.errors import Rejected
 from temper.runtime.telemetry import get_logger
 from temper.trainer.algorithms.base import Algorithm, Settings
+from temper.trainer.algorithms.targets import NOTHING_MORE
 from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
 from temper.trainer.engine.megatron.group import Group, RankLost
+from temper.trainer.engine.megatron.held import Held
 from temper.trainer.engine.megatron.layout import MegatronOptions
-from temper.trainer.engine.megatron.limits import no_judge, refuse_phase, refuse_state, refuse_step
+from temper.trainer.engine.megatron.limits import refuse_optimizer
 from temper.trainer.engine.megatron.trainee import RemoteTrainee
 from temper.trainer.engine.torch.model import Decoder, parse_config
 from temper.trainer.engine.torch.storage import encode, export, named_weights
-from temper.trainer.engine.torch.updates import adapted
 from temper.trainer.samples import Batch, Sample
 
 DEFAULT_MICRO_BATCH = 2048
@@ -32,10 +35,9 @@ ATTEMPTS = 4
 """Groups that may be lost in one call before the trouble is passed on."""
 LONGEST = 32
 """Changes kept before the engine makes a cut by itself: what has to be repeated stays short."""
-WEIGHTS, OPTIMIZER, REFERENCE = "weights.safetensors", "optimizer.safetensors", "reference.safetensors"
 
 T = TypeVar("T")
-Change = Callable[[RemoteTrainee], Any]
+Change = Callable[[Held], Any]
 
 
 class MegatronEngine:
@@ -46,7 +48,7 @@ class MegatronEngine:
         self._options, self._threads = options, threads
         self._budget = micro_batch_tokens or DEFAULT_MICRO_BATCH
         self._group: Group | None = None
-        self._trainee: RemoteTrainee | None = None
+        self._held: Held | None = None
         self._cut: tuple[Mapping[str, Any], EngineState] | None = None
         self._since: list[Change] = []
         self._closed = False
@@ -57,7 +59,7 @@ class MegatronEngine:
     def name(self) -> str:
         """Vendor, build, layout and numeric mode."""
         o = self._options
-        layout = f"tp{o.tensor_parallel} pp{o.pipeline_parallel} dp{o.data_parallel}"
+        layout = f"tp{o.tensor_parallel} pp{o.pipeline_parallel} cp{o.context_parallel} dp{o.data_parallel}"
         return f"megatron-core/{version('megatron-core')} {layout} {o.precision}"
 
     @property
@@ -87,77 +89,62 @@ class MegatronEngine:
     def restore(self, config: Mapping[str, Any], state: EngineState) -> None:
         """See ``Engine``. Any layout takes a snapshot of any other, and of the torch engine."""
         self._options.fit(parse_config(dict(config)))
-        refuse_state(state)
         self._cut, self._since = (dict(config), state), []
-        self._trainee = None
+        self._held = None
         self._persist(lambda _: None)
 
     def export(self) -> Iterator[NamedTensor]:
-        """See ``Engine``."""
-        yield from export(self._persist(lambda trainee: trainee.weights("weights")))
+        """See ``Engine``. Ranks give some layers at a time: nobody but the caller ever holds the whole policy."""
+        for stage, layers in self._persist(lambda held: list(held.policy.pieces())):
+            yield from export(self._persist(partial(_piece, who=_policy, stage=stage, layers=layers)))
 
     def export_judge(self) -> Iterator[NamedTensor]:
         """See ``Engine``."""
-        raise no_judge()
+        for stage, layers in self._persist(lambda held: list(held.judge.pieces())):
+            part = self._persist(partial(_piece, who=_judge, stage=stage, layers=layers))
+            yield from export({name: tensor for name, tensor in part.items() if name != "lm_head.weight"})
+        (score,) = self._persist(lambda held: held.judge.head_weights("weights")).values()
+        yield from export({"score.weight": score})
 
     def snapshot(self) -> EngineState:
         """See ``Engine``. Files have the names and contents of the torch engine's."""
-        state = self._persist(self._state)
+        state = self._persist(lambda held: held.state(self.name))
         assert self._cut is not None
         self._cut, self._since = (self._cut[0], state), []
         return state
 
-    def _state(self, trainee: RemoteTrainee) -> EngineState:
-        parts = {
-            WEIGHTS: trainee.weights("param"),
-            OPTIMIZER: trainee.moments(),
-            REFERENCE: trainee.weights("reference"),
-        }
-        files = {name: encode(part) for name, part in parts.items() if part}
-        return EngineState(files, {"engine": self.name, "kl_beta": trainee.beta})
-
     # ------------------------------------------------------------- training
 
     def begin(self, phase: PhaseStart) -> None:
-        """See ``Engine``. Raises Rejected for a phase that needs a value head or a reward model."""
-        refuse_phase(phase.needs)
-        self._change(lambda trainee: trainee.begin(phase))
+        """See ``Engine``."""
+        self._change(lambda held: held.begin(phase))
 
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """See ``Engine``."""
         out = [np.zeros(sample.ids.size, dtype=np.float32) for sample in samples]
         acting = [i for i, sample in enumerate(samples) if sample.actions]
-        found = self._persist(lambda trainee: trainee.measure([samples[i] for i in acting]))
+        chosen = [samples[i] for i in acting]
+        found = self._persist(lambda held: held.policy.gather(chosen, NOTHING_MORE))
         for i, log_pi in zip(acting, found.log_pi, strict=True):
             out[i][samples[i].mask] = log_pi
         return out
 
     def judged(self, samples: Sequence[Sample]) -> tuple[NDArray[np.float32], int]:
         """See ``Engine``."""
-        raise no_judge()
+        return self._persist(lambda held: held.judged(samples))
 
     def step(
         self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
     ) -> StepOutcome:
-        """See ``Engine``. Raises Rejected for options that this engine does not have."""
+        """See ``Engine``. Raises Rejected for an optimizer that this engine does not have."""
         if not batch.trainable():
             return StepOutcome({"loss": 0.0, "lr": optimizer.lr}, 0, 0, skipped="no valid action tokens")
-        refuse_step(batch, algorithm, settings, optimizer)
-        needs = algorithm.needs(settings)
-
-        def change(trainee: RemoteTrainee) -> StepOutcome:
-            sums = trainee.step(batch, algorithm, settings, optimizer)
-            metrics = sums.report(optimizer.lr)
-            if needs.reference and "kl_ref" in metrics:
-                metrics["kl_beta"] = trainee.beta
-                trainee.beta = adapted(trainee.beta, metrics["kl_ref"], settings)
-            return StepOutcome(metrics, sums.tokens, sums.total_tokens, sums.why_skipped)
-
-        return self._change(change)
+        refuse_optimizer(optimizer)
+        return self._change(lambda held: held.step(batch, algorithm, settings, optimizer))
 
     # ------------------------------------------------------------- recovery
 
-    def _change(self, change: Callable[[RemoteTrainee], T]) -> T:
+    def _change(self, change: Callable[[Held], T]) -> T:
         """Do something that must be repeated if ranks are lost later."""
         if len(self._since) >= LONGEST:
             self.snapshot()
@@ -165,13 +152,13 @@ class MegatronEngine:
         self._since.append(change)
         return found
 
-    def _persist(self, act: Callable[[RemoteTrainee], T]) -> T:
+    def _persist(self, act: Callable[[Held], T]) -> T:
         """Do something, on a new group if the old one is lost meanwhile."""
         for attempt in range(ATTEMPTS):
             try:
                 return act(self._ready())
             except RankLost as error:
-                self._trainee = None
+                self._held = None
                 self._group = None
                 self.restarts += 1
                 get_logger().warning("trainer.rank_lost", restarts=self.restarts, error=str(error))
@@ -179,20 +166,35 @@ class MegatronEngine:
                     raise
         raise AssertionError("unreachable")
 
-    def _ready(self) -> RemoteTrainee:
+    def _ready(self) -> Held:
         """The policy on a living group, made again from the cut and the changes since where it has to be."""
         if self._cut is None:
             raise Rejected("the engine holds no policy yet", hint="call build, load or restore first")
         if self._closed:
             raise RankLost("the engine is closed")
-        if self._trainee is None:
+        if self._held is None:
             if self._group is None:
                 self._group = Group(self._options.ranks, threads=self._threads)
                 if self._closed:  # meanwhile, by another thread
                     self._group.close()
-            trainee = RemoteTrainee(self._group, self._options, self._budget)
-            trainee.fill(*self._cut)
+            config, state = self._cut
+            held = Held(self._group, self._options, self._budget, config)
+            held.fill(state)
             for change in self._since:
-                change(trainee)
-            self._trainee = trainee
-        return self._trainee
+                change(held)
+            self._held = held
+        return self._held
+
+
+def _policy(held: Held) -> RemoteTrainee:
+    return held.policy
+
+
+def _judge(held: Held) -> RemoteTrainee:
+    return held.judge
+
+
+def _piece(
+    held: Held, *, who: Callable[[Held], RemoteTrainee], stage: int, layers: range
+) -> Mapping[str, Tensor]:
+    return who(held).piece("weights", stage, layers)

@@ -24,6 +24,8 @@ class MegatronOptions:
     """Copies of the model, each with its part of a batch."""
     context_parallel: int = 1
     """Processes that share a sequence."""
+    sequence_parallel: bool = False
+    """Whether the processes of ``tensor_parallel`` share the sequence where they do not share matrices."""
     precision: str = "fp32"
     """fp32, or bf16: weights and activations in bf16, master weights, gradients and moments in fp32."""
     recompute: str = "none"
@@ -36,17 +38,22 @@ class MegatronOptions:
         """Processes in all."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel * self.context_parallel
 
+    @property
+    def columns(self) -> int:
+        """What the columns of a row must be a multiple of."""
+        return self.context_parallel * (self.tensor_parallel if self.sequence_parallel else 1)
+
     def check(self) -> None:
         """Refuse what no model could run with."""
         sizes = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
         for name in sizes:
             if getattr(self, name) < 1:
                 raise _rejected(name, f"{getattr(self, name)} is not at least 1")
-        if self.context_parallel > 1:
+        if self.sequence_parallel and self.tensor_parallel == 1:
             raise _rejected(
-                "context_parallel",
-                "Megatron-Core splits a sequence only in Transformer Engine's attention, which this engine does not use",
-                hint="set it to 1; long sequences: recompute = 'full' and a smaller micro_batch_tokens",
+                "sequence_parallel",
+                "the processes of tensor_parallel share the sequence between matrices, and it is 1",
+                hint="set tensor_parallel above 1, or leave sequence_parallel out",
             )
         if self.precision not in PRECISIONS:
             raise _rejected("precision", f"{self.precision!r} is not one of {', '.join(PRECISIONS)}")

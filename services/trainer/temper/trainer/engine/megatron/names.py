@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from temper.trainer.engine.torch.model import Decoder, DecoderConfig
-from temper.trainer.engine.torch.storage import named_weights
+from temper.trainer.engine.torch.storage import HEAD_PREFIX, named_weights
 
 Get = Callable[[str], Tensor]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -37,18 +37,28 @@ class Slot:
     """Hugging Face names."""
 
 
-def slots(cfg: DecoderConfig, layers: range, *, first: bool, last: bool) -> Iterator[Slot]:
-    """Slots of one pipeline stage that holds ``layers`` and, where first or last, the ends of the model."""
+def slots(
+    cfg: DecoderConfig, layers: range, *, start: int, first: bool, last: bool, copied: bool
+) -> Iterator[Slot]:
+    """Slots of ``layers`` on a pipeline stage whose first layer is ``start``, and where asked for of the ends of the model.
+
+    ``copied``: a tied head is on another stage than the embedding, so it has a parameter of its own, kept equal by Megatron.
+    """
     if first:
         yield Slot("embedding.word_embeddings.weight", "rows", (EMBEDDING,))
-    for here, layer in enumerate(layers):
-        yield from _layer(cfg, f"decoder.layers.{here}.", f"model.layers.{layer}.")
+    for layer in layers:
+        yield from _layer(cfg, f"decoder.layers.{layer - start}.", f"model.layers.{layer}.")
     if last:
         yield Slot("decoder.final_layernorm.weight", "same", ("model.norm.weight",))
         if not cfg.tied:
             yield Slot("output_layer.weight", "rows", (HEAD,))
-        elif not first:  # a copy of the embedding, kept equal by Megatron
+        elif copied:
             yield Slot("output_layer.weight", "rows", (EMBEDDING,))
+
+
+def head_slots() -> list[Slot]:
+    """The scalar head of a value function or a reward model; no part of the policy."""
+    return [Slot(name, "same", (name,)) for name in (f"{HEAD_PREFIX}weight", f"{HEAD_PREFIX}bias")]
 
 
 def _layer(cfg: DecoderConfig, ours: str, theirs: str) -> Iterator[Slot]:

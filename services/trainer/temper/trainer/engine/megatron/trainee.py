@@ -1,12 +1,12 @@
-"""The policy in the ranks, as seen from outside: begin a phase, measure, make one step.
+"""A model in the ranks, as seen from outside: put weights in, take them out, measure, make one update.
 
-A step is the same sequence of updates as the torch engine's. What the algorithm wants to know about all samples at once is measured
-by the ranks and put together here; an update then goes to all ranks, which divide its rows among themselves.
+Steps are those of ``Stepping``, as in the torch engine. What the algorithm wants to know about all samples at once is measured by the ranks
+and put together here; an update then goes to all ranks, which divide its rows among themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,60 +16,90 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from temper.runtime.errors import Rejected
-from temper.trainer.algorithms.base import Algorithm, Settings
-from temper.trainer.algorithms.targets import Measured, Needs
-from temper.trainer.engine.base import EngineState, OptimizerSettings, PhaseStart
+from temper.trainer.algorithms.base import Totals
+from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
+from temper.trainer.engine.base import OptimizerSettings
 from temper.trainer.engine.megatron.group import Group
 from temper.trainer.engine.megatron.layout import MegatronOptions
 from temper.trainer.engine.megatron.names import order
-from temper.trainer.engine.megatron.wire import Frame, pack_arrays, pack_batch, unpack_arrays
+from temper.trainer.engine.megatron.wire import Frame, pack_batch, pack_made, unpack_arrays
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.forward import Gathered
-from temper.trainer.engine.torch.model import Decoder, parse_config
+from temper.trainer.engine.torch.mixture import Balance
+from temper.trainer.engine.torch.model import Decoder, DecoderConfig
+from temper.trainer.engine.torch.steps import Stepping
 from temper.trainer.engine.torch.sums import Sums
-from temper.trainer.engine.torch.updates import Made, by_sample, measured, updates
+from temper.trainer.engine.torch.updates import Update
 from temper.trainer.samples import Batch, Sample
 
-OPTIMIZER, REFERENCE = "optimizer.safetensors", "reference.safetensors"
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+REFERENCE, HEAD = "reference.safetensors", "head.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-MADE = ("old", "reference", "advantages", "keep")
+PIECE = 64 << 20
+"""Bytes of weights that are asked for at once; at least one layer."""
 
 
-class RemoteTrainee:
-    """A policy held by a group of ranks."""
+class RemoteTrainee(Stepping):
+    """One model held by a group of ranks under a name of its own."""
 
-    def __init__(self, group: Group, options: MegatronOptions, budget: int) -> None:
-        self._group, self._options, self._budget = group, options, budget
-        self._has_reference = False
-        self.beta = 0.0
+    def __init__(
+        self,
+        who: str,
+        group: Group,
+        options: MegatronOptions,
+        budget: int,
+        config: Mapping[str, Any],
+        cfg: DecoderConfig,
+    ) -> None:
+        super().__init__()
+        self._who, self._group, self._options, self._budget = who, group, options, budget
+        self._config, self._cfg = config, cfg
+        self._names = order(cfg)
+        self._referring = False
+        self._steps = 0
+        self.head: tuple[str, ...] = ()
+        """Parameters of the scalar head that are in use."""
+
+    def _ask(self, op: str, blocks: Mapping[str, bytes] | None = None, **said: Any) -> list[Frame]:
+        return self._group.ask(Frame({"op": op, "who": self._who, **said}, blocks or {}))
 
     # ------------------------------------------------------------- weights in and out
 
-    def fill(self, config: Mapping[str, Any], state: EngineState) -> None:
-        """Weights, moments, reference and β of a state. Raises Rejected when files do not fit the configuration."""
-        self._cfg = parse_config(dict(config))
-        weights = [data for name, data in state.files.items() if name.startswith("weights")]
-        files = self._written("weights", self._fitting(weights))
-        asked = {"op": "build", "options": asdict(self._options), "config": dict(config), "files": [files]}
-        self._group.ask(Frame(asked))
-        if OPTIMIZER in state.files:
-            moments = storage.decode(state.files[OPTIMIZER], what=OPTIMIZER)
-            self._remember(files, state.files[OPTIMIZER], moments)
-        else:
-            self._group.ask(Frame({"op": "restore", "files": [files], "step": 0}))
-        if REFERENCE in state.files:
-            self._refer([state.files[REFERENCE]])
-        self.beta = float(state.facts.get("kl_beta", 0.0))
+    def fill(self, files: Mapping[str, bytes]) -> None:
+        """Weights, head, moments and reference of a state. Raises Rejected when files do not fit the configuration."""
+        given = self._fitting([data for name, data in files.items() if name.startswith("weights")])
+        paths = [self._written("weights", given)]
+        if HEAD in files:
+            self.head = self._head_of(files[HEAD])
+            paths.append(self._written("head", files[HEAD]))
+        options = asdict(self._options)
+        self._ask("build", options=options, config=dict(self._config), files=paths)
+        self._steps = 0
+        if OPTIMIZER in files:
+            moments = storage.decode(files[OPTIMIZER], what=OPTIMIZER)
+            self._steps = self._remembered(moments)
+            paths.append(self._written("optimizer", files[OPTIMIZER]))
+        self._ask("restore", files=paths, step=self._steps)
+        self._refer([files[REFERENCE]] if REFERENCE in files else [])
 
-    def _remember(self, weights: str, data: bytes, moments: Mapping[str, Tensor]) -> None:
+    def _head_of(self, data: bytes) -> tuple[str, ...]:
+        """Names in a file of the scalar head. Raises Rejected when it does not fit."""
+        with torch.device("meta"):
+            model = Decoder(self._cfg)
+        model.to_empty(device="cpu")
+        storage.assign_head(model, data)
+        return tuple(storage.head_weights(model))
+
+    def _remembered(self, moments: Mapping[str, Tensor]) -> int:
+        """The step count of moments that fit. A parameter without any, as the head of a reward model, was never moved."""
         if any(name.startswith("momentum/") for name in moments):
             raise Rejected("the snapshot is of Muon, the megatron engine has AdamW only", field=OPTIMIZER)
         steps = {float(value) for name, value in moments.items() if name.startswith("step/")}
-        wanted = {f"{kind}/{name}" for kind in MOMENTS for name in order(self._cfg)}
-        if len(steps) != 1 or not wanted <= moments.keys():
+        held = {name.partition("/")[2] for name in moments}
+        unknown = sorted(held - {*self._names, *self.head})
+        if len(steps) != 1 or unknown or not held >= {name for name in self._names if ".layers." in name}:
             raise Rejected("the snapshot's optimizer does not fit the policy", field=OPTIMIZER)
-        path = self._written("optimizer", data)
-        self._group.ask(Frame({"op": "restore", "files": [weights, path], "step": steps.pop()}))
+        return int(steps.pop())
 
     def _fitting(self, files: Sequence[bytes]) -> bytes:
         """One file of weights that fits. Raises Rejected naming what does not."""
@@ -79,135 +109,160 @@ class RemoteTrainee:
 
     def _written(self, name: str, data: bytes) -> str:
         """A file that ranks map; it outlives the question, not the group."""
-        path = self._group.folder / f"{name}.safetensors"
+        path = self._group.folder / f"{self._who}-{name}.safetensors"
         path.unlink(missing_ok=True)  # ranks may have the old one mapped
         path.write_bytes(data)
         return str(path)
 
-    def weights(self, what: str) -> dict[str, Tensor]:
-        """``weights`` as published, ``param`` as the optimizer keeps them, ``reference``, or a moment."""
-        found: dict[str, Tensor] = {}
-        for answer in self._group.ask(Frame({"op": "fetch", "what": what})):
-            if "tensors" in answer.blocks:
-                found |= storage.decode(answer.blocks["tensors"], what=what)
-        return {name: found[name] for name in order(self._cfg) if name in found}
+    def pieces(self) -> Iterator[tuple[int, range]]:
+        """(pipeline stage, its layers) in the order of the model, of about ``PIECE`` bytes each."""
+        with torch.device("meta"):
+            layer = sum(p.numel() * 4 for p in Decoder(self._cfg).model.layers[0].parameters())
+        per_stage = self._cfg.layers // self._options.pipeline_parallel
+        at_once = min(per_stage, max(1, PIECE // layer))
+        for stage in range(self._options.pipeline_parallel):
+            end = (stage + 1) * per_stage
+            for first in range(stage * per_stage, end, at_once):
+                yield stage, range(first, min(first + at_once, end))
 
-    def moments(self) -> dict[str, Tensor]:
-        """Moments and step counts as the torch engine names them; none before the first step."""
+    def piece(self, what: str, stage: int, layers: range) -> dict[str, Tensor]:
+        """Weights of some layers, or what belongs to them, under Hugging Face names in the order of the model.
+
+        ``weights`` as computed with, ``param`` as the optimizer keeps them, ``reference``, or a moment.
+        """
+        found = self._said(self._ask("piece", what=what, stage=stage, layers=[layers.start, layers.stop]))
+        return {name: found[name] for name in self._names if name in found}
+
+    def _said(self, answers: Sequence[Frame]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
-        for kind in MOMENTS:
-            found |= {f"{kind}/{name}": value for name, value in self.weights(kind).items()}
-        if found:
-            step = torch.tensor(float(self._group.ask(Frame({"op": "count"}))[0].head["step"]))
-            found |= {f"step/{name}": step.clone() for name in order(self._cfg)}
+        for answer in answers:
+            if "tensors" in answer.blocks:
+                found |= storage.decode(answer.blocks["tensors"], what="a rank's answer")
         return found
 
-    # ------------------------------------------------------------- training
+    def weights(self, what: str) -> dict[str, Tensor]:
+        """All pieces."""
+        found: dict[str, Tensor] = {}
+        for piece in self.pieces():
+            found |= self.piece(what, *piece)
+        return found
 
-    def begin(self, phase: PhaseStart) -> None:
-        """Forget moments; freeze a reference where one is needed."""
-        self._group.ask(Frame({"op": "forget"}))
-        self.beta = phase.kl_beta
-        files: Sequence[bytes] = []
-        if phase.needs.reference:
-            now = storage.encode(self.weights("param")) if phase.teacher is None else None
-            files = [now] if now is not None else list(phase.teacher or [])
-        self._refer(files)
+    def head_weights(self, what: str) -> dict[str, Tensor]:
+        """The scalar head or its moments; none without one."""
+        found = self._said(self._ask("head", what=what)) if self.head else {}
+        return {name: found[name] for name in self.head if name in found}
+
+    def parts(self) -> dict[str, bytes]:
+        """Files of a snapshot, with the names and contents of the torch engine's."""
+        parts = {
+            WEIGHTS: self.weights("param"),
+            OPTIMIZER: self._moments(),
+            REFERENCE: self.weights("reference") if self._referring else {},
+            HEAD: self.head_weights("param"),
+        }
+        return {name: storage.encode(part) for name, part in parts.items() if part}
+
+    def _moments(self) -> dict[str, Tensor]:
+        """Moments and step counts; none before the first step."""
+        if not self._steps:
+            return {}
+        found: dict[str, Tensor] = {}
+        for kind in MOMENTS:
+            named = {**self.weights(kind), **self.head_weights(kind)}
+            found |= {f"{kind}/{name}": value for name, value in named.items()}
+        step = torch.tensor(float(self._steps))
+        return found | {f"step/{name}": step.clone() for name in (*self._names, *self.head)}
+
+    # ------------------------------------------------------------- phases
+
+    def forget(self, *, keep_head: bool = False) -> None:
+        """Drop moments, reference, β, the balance of domains and, unless it is to be kept, the head."""
+        self._ask("forget", keep_head=keep_head)
+        self.beta, self.balance, self._steps = 0.0, Balance(), 0
+        self.head = self.head if keep_head else ()
+        self._refer([])
+
+    def freeze(self, teacher: Sequence[bytes] | None) -> None:
+        """Take a reference: a teacher's files, or the model as it is now."""
+        now = [storage.encode(self.weights("param"))] if teacher is None else teacher
+        self._refer(now)
+
+    def grow_head(self, *, bias: bool) -> None:
+        """Use a scalar head: zero at first, so that it disturbs nothing."""
+        self.head = tuple(f"{storage.HEAD_PREFIX}{name}" for name in ("weight", *(["bias"] if bias else [])))
 
     def _refer(self, files: Sequence[bytes]) -> None:
-        self._has_reference = bool(files)
+        self._referring = bool(files)
         paths = [self._written("reference", self._fitting(files))] if files else []
-        self._group.ask(Frame({"op": "reference", "files": paths}))
+        self._ask("reference", files=paths)
 
-    def measure(self, samples: Sequence[Sample], which: str = "policy") -> Gathered:
-        """log π and entropy of samples that acted, by the policy or the ``reference``."""
-        log_pi: list[NDArray[np.float32]] = [np.zeros(0, dtype=np.float32)] * len(samples)
-        entropy = list(log_pi)
+    @property
+    def has_reference(self) -> bool:
+        """See ``Stepping``."""
+        return self._referring
+
+    # ------------------------------------------------------------- passes
+
+    def gather(self, samples: Sequence[Sample], needs: Needs) -> Gathered:
+        """See ``Stepping``."""
+        return self._gathered(samples, needs, "policy")
+
+    def reference_logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]] | None:
+        """See ``Stepping``."""
+        return self._gathered(samples, NOTHING_MORE, "reference").log_pi if self._referring else None
+
+    def _gathered(self, samples: Sequence[Sample], needs: Needs, which: str) -> Gathered:
+        nothing = np.zeros(0, dtype=np.float32)
+        wanted = [
+            "log_pi",
+            "entropy",
+            *(["values"] if needs.values else []),
+            *(["scores"] if needs.scores else []),
+        ]
+        found = {name: [nothing] * len(samples) for name in wanted}
         if samples:
             header, blocks = pack_batch(Batch(samples, np.zeros(len(samples))))
-            asked = {"op": "measure", "which": which, "batch": header, "budget": self._budget}
-            for answer in self._group.ask(Frame(asked, blocks)):
-                if not answer.head["order"]:
-                    continue
+            said = {"which": which, "batch": header, "budget": self._budget, "needs": asdict(needs)}
+            for answer in self._ask("measure", blocks, **said):
                 arrays = unpack_arrays(answer.head["arrays"], answer.blocks)
-                for at, pi, h in zip(answer.head["order"], arrays["log_pi"], arrays["entropy"], strict=True):
-                    log_pi[at], entropy[at] = pi, h
-        return Gathered(log_pi, entropy, None, None)
+                for name, into in found.items():
+                    for at, array in zip(answer.head["order"], arrays.get(name, []), strict=True):
+                        into[at] = array
+        scores = np.concatenate([nothing, *found["scores"]]) if needs.scores else None
+        return Gathered(found["log_pi"], found["entropy"], found.get("values"), scores)
 
-    def step(
-        self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
-    ) -> Sums:
-        """Train on what may be trained on; there must be something."""
-        chosen, sums = batch.trainable(), Sums()
-        needs = algorithm.needs(settings)
-        if needs.reference and not self._has_reference:
-            raise Rejected(f"{algorithm.name} needs a reference", hint="begin the phase first")
-        plan = updates(batch, chosen, int(settings["mini_batches"]), int(settings["epochs"]))
-        made = self._made(batch, chosen, algorithm, settings, several=len(plan) > 1)
-        for members in plan:
-            fresh = made
-            if needs.targets and needs.every_update:
-                found = self._measure(batch, members)
-                fresh = made.aimed(members, algorithm, settings, found)
-            if fresh.nothing:
-                sums.skip(fresh.nothing, fresh.metrics)
-                continue
-            self._update(batch, members, algorithm, settings, needs, fresh, optimizer, sums)
-        return sums
-
-    def _measure(self, batch: Batch, members: Sequence[int]) -> Measured:
+    def update(self, update: Update, totals: Totals, optimizer: OptimizerSettings, sums: Sums) -> None:
+        """See ``Stepping``."""
+        batch, members = update.batch, update.members
         samples = [batch.samples[i] for i in members]
-        reference = self.measure(samples, "reference").log_pi if self._has_reference else None
-        return measured(batch, members, self.measure(samples), reference, self.beta)
-
-    def _made(
-        self, batch: Batch, chosen: Sequence[int], algorithm: Algorithm, settings: Settings, *, several: bool
-    ) -> Made:
-        """What is fixed for the whole step, as in the torch engine."""
-        needs = algorithm.needs(settings)
-        if needs.targets and not needs.every_update:
-            first = self._measure(batch, chosen)
-            return Made.of(chosen, first, several=several).aimed(chosen, algorithm, settings, first)
-        samples = [batch.samples[i] for i in chosen]
-        old = self.measure(samples).log_pi if several and algorithm.needs_reward else None
-        reference = self.measure(samples, "reference").log_pi if needs.reference else None
-        return Made(old=by_sample(chosen, old), reference=by_sample(chosen, reference))
-
-    def _update(
-        self,
-        batch: Batch,
-        members: Sequence[int],
-        algorithm: Algorithm,
-        settings: Settings,
-        needs: Needs,
-        made: Made,
-        optimizer: OptimizerSettings,
-        sums: Sums,
-    ) -> None:
-        samples = [batch.samples[i] for i in members]
-        tokens = sum(sample.actions for sample in samples)
-        header, blocks = pack_batch(Batch(samples, batch.advantages[list(members)], number=batch.number))
-        given: dict[str, Mapping[int, NDArray[Any]]] = {name: getattr(made, name) for name in MADE}
-        arrays, more = pack_arrays({name: [by[i] for i in members] for name, by in given.items() if by})
-        asked = {
-            "op": "update",
-            "algorithm": algorithm.name,
-            "params": dict(settings.params),
-            "choices": dict(settings.choices),
-            "needs": asdict(needs),
-            "optimizer": asdict(optimizer),
-            "totals": {"tokens": tokens, "sequences": len(samples)},
-            "beta": self.beta,
-            "budget": self._budget,
-            "loss": made.loss,
-            "batch": header,
-            "made": arrays,
-        }
-        answers = self._group.ask(Frame(asked, blocks | more))
+        header, blocks = pack_batch(
+            Batch(samples, batch.advantages[list(members)], batch.shares, batch.number, batch.version)
+        )
+        facts, arrays, more = pack_made(update.made, members)
+        answers = self._ask(
+            "update",
+            blocks | more,
+            algorithm=update.algorithm.name,
+            params=dict(update.settings.params),
+            choices=dict(update.settings.choices),
+            needs=asdict(update.needs),
+            progress=update.progress,
+            optimizer=asdict(optimizer),
+            totals=asdict(totals),
+            beta=self.beta,
+            balance=self.balance.facts(),
+            budget=self._budget,
+            batch=header,
+            made=facts,
+            arrays=arrays,
+        )
         for answer in answers:
             _add(sums, answer.head)
         head = answers[0].head
-        sums.close(tokens, head["loss"] + made.loss, head["norm"], made.metrics)
+        self._steps = int(head["step"])
+        self.balance = Balance.from_facts(head["balance"])
+        metrics = {**update.made.metrics, **head["reported"]}
+        sums.close(totals.tokens, head["loss"] + update.made.loss, head["norm"], metrics)
 
 
 def _add(sums: Sums, said: Mapping[str, Any]) -> None:

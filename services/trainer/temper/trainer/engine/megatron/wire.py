@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from temper.trainer.engine.torch.updates import Made
 from temper.trainer.samples import Batch, Sample
 
 CHUNK = 1 << 20
+NO_VERSIONS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,15 @@ def unpack_arrays(header: Mapping[str, Any], blocks: Mapping[str, bytes]) -> dic
 
 
 def pack_batch(batch: Batch) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """A batch as (header, blocks)."""
+    """A batch as (header, blocks), with what the ranks need of it."""
     samples = batch.samples
+    versions = [sample.versions for sample in samples]
     arrays, blocks = pack_arrays(
         {
             "ids": [sample.ids for sample in samples],
             "mask": [sample.mask for sample in samples],
             "logprobs": [sample.logprobs for sample in samples],
+            "versions": [NO_VERSIONS if each is None else each for each in versions],
             "advantages": [batch.advantages],
             "reward": [np.array([sample.reward for sample in samples], dtype=np.float64)],
         }
@@ -98,7 +102,9 @@ def pack_batch(batch: Batch) -> tuple[dict[str, Any], dict[str, bytes]]:
         "valid": [sample.valid for sample in samples],
         "group": [sample.group for sample in samples],
         "domain": [sample.domain for sample in samples],
+        "shares": dict(batch.shares),
         "number": batch.number,
+        "version": batch.version,
     }
     return header, blocks
 
@@ -106,19 +112,35 @@ def pack_batch(batch: Batch) -> tuple[dict[str, Any], dict[str, bytes]]:
 def unpack_batch(header: Mapping[str, Any], blocks: Mapping[str, bytes]) -> Batch:
     """The inverse of ``pack_batch``."""
     arrays = unpack_arrays(header["arrays"], blocks)
-    rewards = arrays["reward"][0]
+    rewards = arrays["reward"][0].tolist()
     samples = [
-        Sample(
-            ids,
-            mask,
-            logprobs,
-            float(rewards[i]),
-            header["valid"][i],
-            header["group"][i],
-            header["domain"][i],
-        )
-        for i, (ids, mask, logprobs) in enumerate(
-            zip(arrays["ids"], arrays["mask"], arrays["logprobs"], strict=True)
+        Sample(ids, mask, logprobs, *about, versions=versions if versions.size else None)
+        for ids, mask, logprobs, versions, *about in zip(
+            *(arrays[name] for name in ("ids", "mask", "logprobs", "versions")),
+            rewards,
+            *(header[name] for name in ("valid", "group", "domain")),
+            strict=True,
         )
     ]
-    return Batch(samples, arrays["advantages"][0], number=int(header["number"]))
+    numbers = int(header["number"]), int(header["version"])
+    return Batch(samples, arrays["advantages"][0], header["shares"], *numbers)
+
+
+PER_ACTION = ("old", "reference", "values", "advantages", "returns", "keep")
+"""Arrays of ``Made``."""
+
+
+def pack_made(made: Made, members: Sequence[int]) -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]:
+    """What is fixed before an update, for its samples in order: (facts, header of arrays, blocks)."""
+    given: dict[str, Mapping[int, NDArray[Any]]] = {name: getattr(made, name) for name in PER_ACTION}
+    header, blocks = pack_arrays(
+        {f"made/{name}": [by[i] for i in members] for name, by in given.items() if by}
+    )
+    weights = [made.score_weight.get(i, 0.0) for i in members] if made.score_weight else []
+    return {"score_weight": weights, "loss": made.loss}, header, blocks
+
+
+def unpack_made(facts: Mapping[str, Any], arrays: Mapping[str, Sequence[NDArray[Any]]]) -> Made:
+    """The inverse of ``pack_made``; samples are numbered in order."""
+    found: dict[str, Any] = {name: dict(enumerate(arrays.get(f"made/{name}", []))) for name in PER_ACTION}
+    return Made(**found, score_weight=dict(enumerate(facts["score_weight"])), loss=float(facts["loss"]))

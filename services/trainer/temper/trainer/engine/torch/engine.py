@@ -17,7 +17,6 @@ from temper.trainer.engine.torch.mixture import Balance
 from temper.trainer.engine.torch.model import Decoder, parse_config
 from temper.trainer.engine.torch.optimizers import Optimizers
 from temper.trainer.engine.torch.trainee import Trainee
-from temper.trainer.engine.torch.updates import adapted
 from temper.trainer.samples import Batch, Sample
 
 DEFAULT_MICRO_BATCH = 2048  # tokens: more only costs memory at the sizes a CPU trains
@@ -213,11 +212,7 @@ class TorchEngine:
         if needs.scores and self._judge is None:
             self._grow_judge()
         trainee = self.judge if needs.scores else self.policy
-        sums = trainee.step(batch, algorithm, settings, optimizer)
-        metrics, skipped = sums.report(optimizer.lr), sums.why_skipped
-        if needs.scores and not skipped:
+        outcome = trainee.step(batch, algorithm, settings, optimizer)
+        if needs.scores and not outcome.skipped:
             self._judge_version += 1
-        if needs.reference and "kl_ref" in metrics:
-            metrics["kl_beta"] = trainee.beta
-            trainee.beta = adapted(trainee.beta, metrics["kl_ref"], settings)
-        return StepOutcome(metrics, sums.tokens, sums.total_tokens, skipped)
+        return outcome

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from temper.trainer.advantage import Floats
+from temper.trainer.algorithms.base import Algorithm, Totals
+from temper.trainer.algorithms.policy_gradient import COMPARED_EVERY
+from temper.trainer.engine.torch.updates import Update
 from temper.trainer.merging import METHODS, Domains
 from temper.trainer.merging.gradnorm import next_weights
 from temper.trainer.samples import Sample
@@ -61,27 +65,115 @@ class Bucket:
     """One per parameter: gradients whose sum over domains is that of the update."""
 
 
-def collect(model: nn.Module) -> list[Tensor | None]:
-    """Take the gradients out of a model."""
-    found = [p.grad for p in model.parameters()]
-    model.zero_grad(set_to_none=True)
-    return found
+class Gradients(Protocol):
+    """The gradient of the model that is being trained, wherever it lies."""
+
+    def take(self) -> list[Tensor | None]:
+        """Take it out, one tensor per parameter; the model has none afterwards."""
+        ...
+
+    def gram(self, buckets: Sequence[Bucket]) -> Floats:
+        """[domain, domain] inner products of what was taken, in double precision."""
+        ...
+
+    def put(self, merged: Iterable[Tensor | None]) -> None:
+        """Give the model a gradient again."""
+        ...
+
+
+class ModelGradients:
+    """``Gradients`` of a model in this process."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def take(self) -> list[Tensor | None]:
+        """See ``Gradients``."""
+        found = [p.grad for p in self._model.parameters()]
+        self._model.zero_grad(set_to_none=True)
+        return found
+
+    def gram(self, buckets: Sequence[Bucket]) -> Floats:
+        """See ``Gradients``."""
+        out = np.zeros((len(buckets), len(buckets)))
+        for parts in zip(*(bucket.gradient for bucket in buckets), strict=True):
+            out += products(parts)
+        return out
+
+    def put(self, merged: Iterable[Tensor | None]) -> None:
+        """See ``Gradients``."""
+        for param, gradient in zip(self._model.parameters(), merged, strict=True):
+            param.grad = gradient
+
+
+def products(parts: Sequence[Tensor | None]) -> Floats:
+    """[domain, domain] inner products of one parameter's gradients, in double precision; None is zero."""
+    like = next((part for part in parts if part is not None), None)
+    if like is None:
+        return np.zeros((len(parts), len(parts)))
+    rows = torch.stack([torch.zeros_like(like) if p is None else p for p in parts]).flatten(1).double()
+    return (rows @ rows.T).cpu().numpy()
+
+
+def apart(update: Update) -> bool:
+    """Whether the update needs the gradient of each domain by itself."""
+    if len({update.batch.samples[i].domain for i in update.members}) < 2:
+        return False
+    choices, asked = update.settings.choices, int(update.settings["conflict_every"])
+    every = COMPARED_EVERY if asked < 0 else asked
+    looked_at = every > 0 and update.batch.number % every == 0
+    return looked_at or choices["merge"] != "sum" or choices["domain_loss"] == "by_share"
+
+
+def domain_by_domain(
+    update: Update,
+    totals: Totals,
+    accumulate: Callable[[Sequence[int]], float],
+    gradients: Gradients,
+    balance: Balance,
+) -> tuple[float, dict[str, float]]:
+    """Gradients domain by domain, merged; the loss, and what is reported about the domains.
+
+    ``accumulate`` runs forward and backward over members of the update and gives their share of the loss.
+    """
+    buckets: list[Bucket] = []
+    loss = 0.0
+    whole = totals.sequences if update.by_sequence else totals.tokens
+    samples = [update.batch.samples[i] for i in update.members]
+    for name, members in by_domain(samples).items():
+        found = accumulate([update.members[k] for k in members])
+        counts = [1 if update.by_sequence else samples[k].actions for k in members]
+        fraction = sum(counts) / whole
+        left = _left([samples[k] for k in members], found / fraction, update.algorithm)
+        buckets.append(Bucket(name, fraction, left, gradients.take()))
+        loss += found
+    return loss, merge(gradients, buckets, _shares(update, buckets), update, balance)
+
+
+def _shares(update: Update, buckets: Sequence[Bucket]) -> Floats | None:
+    """[domain] what the job's mix says, where the update is to follow it."""
+    if update.settings.choices["domain_loss"] != "by_share":
+        return None
+    given = np.array([update.batch.shares.get(bucket.name, 0.0) for bucket in buckets])
+    return given / given.sum() if given.sum() > 0 else None
+
+
+def _left(samples: Sequence[Sample], loss: float, algorithm: Algorithm) -> float:
+    """What a domain has left to learn: its mean failure where there are rewards, else its mean loss."""
+    if not algorithm.needs_reward:
+        return abs(loss)
+    return 1.0 - float(np.mean([sample.reward for sample in samples]))
 
 
 def merge(
-    model: nn.Module,
-    buckets: Sequence[Bucket],
-    shares: Floats | None,
-    method: str,
-    balance: Balance,
-    seed: int,
+    gradients: Gradients, buckets: Sequence[Bucket], shares: Floats | None, update: Update, balance: Balance
 ) -> dict[str, float]:
     """Put the merged gradient into the model; gives what is reported. ``shares`` None: each domain counts as its fraction."""
-    names = [bucket.name for bucket in buckets]
+    method, names = update.settings.choices["merge"], [bucket.name for bucket in buckets]
     fractions = np.array([bucket.fraction for bucket in buckets])
-    gram = _gram(buckets) / np.outer(fractions, fractions)
+    gram = gradients.gram(buckets) / np.outer(fractions, fractions)
     share = fractions if shares is None else shares
-    domains = Domains(names, gram, share, balance.weights(names), seed)
+    domains = Domains(names, gram, share, balance.weights(names), update.batch.number)
     if not np.isfinite(
         gram
     ).all():  # the caller sees a gradient that is not finite and leaves the weights alone
@@ -89,23 +181,17 @@ def merge(
     found = METHODS[method](domains) / fractions
     if method == "gradnorm":
         balance.learn(names, domains.norms, np.array([max(b.left, LEAST_LOSS) for b in buckets]))
-    for index, param in enumerate(model.parameters()):
-        parts = [(c, b.gradient[index]) for c, b in zip(found, buckets, strict=True)]
-        given = [part * float(c) for c, part in parts if part is not None]
-        param.grad = torch.stack(given).sum(dim=0) if given else None
+    gradients.put(
+        _combined(found, [bucket.gradient[index] for bucket in buckets])
+        for index in range(len(buckets[0].gradient))
+    )
     return domains.report()
 
 
-def _gram(buckets: Sequence[Bucket]) -> Floats:
-    """[domain, domain] inner products in double precision, summed parameter by parameter."""
-    out = np.zeros((len(buckets), len(buckets)))
-    for parts in zip(*(bucket.gradient for bucket in buckets), strict=True):
-        like = next((part for part in parts if part is not None), None)
-        if like is None:
-            continue
-        rows = torch.stack([torch.zeros_like(like) if p is None else p for p in parts]).flatten(1).double()
-        out += (rows @ rows.T).cpu().numpy()
-    return out
+def _combined(coefficients: Floats, parts: Sequence[Tensor | None]) -> Tensor | None:
+    """One parameter's gradient from those of the domains."""
+    given = [part * float(c) for c, part in zip(coefficients, parts, strict=True) if part is not None]
+    return torch.stack(given).sum(dim=0) if given else None
 
 
 def by_domain(samples: Sequence[Sample]) -> dict[str, list[int]]:

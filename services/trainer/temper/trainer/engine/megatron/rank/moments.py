@@ -35,13 +35,9 @@ class Moments:
         """Drop moments and step counts."""
         self._torch.state.clear()
 
-    def adopt(self) -> None:
-        """Master weights from the model's."""
-        self._megatron.reload_model_params()
-
     def read(self, param: nn.Parameter, what: str) -> Tensor:
         """``param`` (the master), ``exp_avg`` or ``exp_avg_sq`` of this rank's whole parameter, fp32."""
-        main, held = self._main(param)
+        main, held = self.place(param)
         found = None if main is None else main if what == "param" else self._torch.state[main][what]
         if held is None:
             assert found is not None, "only a distributed optimizer leaves a parameter to others"
@@ -49,12 +45,14 @@ class Moments:
         bits = torch.zeros(param.numel(), dtype=torch.int32, device=param.device)
         if found is not None:
             bits[held] = found.detach().float().flatten().view(torch.int32)
-        torch.distributed.all_reduce(bits, group=parallel_state.get_data_parallel_group())
+        torch.distributed.all_reduce(
+            bits, group=parallel_state.get_data_parallel_group(with_context_parallel=True)
+        )
         return bits.view(torch.float32).view(param.shape)
 
     def write(self, param: nn.Parameter, what: str, value: Tensor, step: float) -> None:
         """The inverse of ``read``; ``step`` is the count that comes with moments."""
-        main, held = self._main(param)
+        main, held = self.place(param)
         if main is None:
             return
         own = value if held is None else value.flatten()[held]
@@ -66,7 +64,7 @@ class Moments:
                 state["step"] = torch.tensor(step)
                 state[what] = own.to(main.device, torch.float32).view(main.shape).clone()
 
-    def _main(self, param: nn.Parameter) -> tuple[Tensor | None, slice | None]:
+    def place(self, param: nn.Parameter) -> tuple[Tensor | None, slice | None]:
         """The master of a parameter and, with a distributed optimizer, which of its elements are here."""
         if not isinstance(self._megatron, DistributedOptimizer):
             return getattr(param, "main_param", param), None

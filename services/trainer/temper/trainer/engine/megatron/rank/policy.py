@@ -8,12 +8,16 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.distributed.finalize_model_grads import finalize_model_grads
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name everybody uses
 
 from temper.trainer.engine.megatron.layout import MegatronOptions
+from temper.trainer.engine.megatron.rank.layers import block
 from temper.trainer.engine.torch.model import DecoderConfig
 
 
@@ -41,11 +45,10 @@ class Policy(GPTModel):
 
     def __init__(self, cfg: DecoderConfig, options: MegatronOptions) -> None:
         config = transformer_config(cfg, options)
+        layers: Any = block(config)  # as good as the one layer that Megatron's signature names
         super().__init__(
             config=config,
-            transformer_layer_spec=get_gpt_layer_local_spec(
-                qk_layernorm=config.qk_layernorm, normalization="RMSNorm"
-            ),
+            transformer_layer_spec=layers,
             vocab_size=cfg.vocab_size,
             max_sequence_length=cfg.max_positions,
             pre_process=parallel_state.is_pipeline_first_stage(),
@@ -56,25 +59,37 @@ class Policy(GPTModel):
             rotary_base=int(cfg.rope_theta),
         )
         self.rotary_pos_emb = Rotary(cfg)
+        self.value_head = nn.Linear(cfg.hidden_size, 1) if self.post_process else None
+        """Zero, and with a gradient of zero, as long as nobody asks for values."""
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride] - Megatron hands on what it was given
         self, input_ids: Tensor, position_ids: Tensor, attention_mask: Tensor, **_: Any
     ) -> Tensor:
-        """Ids and positions ``[row, col]``, mask ``[row, 1, col, col]`` with True where a token may not look."""
+        """Ids and positions ``[row, own col]``, mask ``[row, 1, own col, col]`` with True where a token may look."""
         self.rotary_pos_emb.positions = position_ids
         return super().forward(input_ids, position_ids, attention_mask)
 
     def _postprocess(self, hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
         return hidden_states
 
+    def flat(self, hidden: Tensor) -> Tensor:
+        """``[row · own col, hidden]`` from what the last stage gives: ``[col, row, hidden]``, or some of these columns."""
+        own = hidden.to(self.config.params_dtype)  # Megatron widens what leaves the last stage
+        if self.config.sequence_parallel:
+            own = gather_from_sequence_parallel_region(own, tensor_parallel_output_grad=False)
+        return own.transpose(0, 1).flatten(0, 1)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """``[n, vocab / tensor_parallel]`` from hidden states ``[n, hidden]``."""
-        weight = (
-            self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
-        )
-        own = hidden.to(self.config.params_dtype)  # Megatron widens what leaves the last stage
-        found, _ = self.output_layer(own[:, None], weight=weight)
-        return found[:, 0]
+        tied = self.share_embeddings_and_output_weights
+        weight: Any = self.shared_embedding_or_output_weight() if tied else self.output_layer.weight
+        return F.linear(copy_to_tensor_model_parallel_region(hidden), weight)
+
+    def judge(self, hidden: Tensor, *, bias: bool) -> Tensor:
+        """``[n]`` what the scalar head says about hidden states ``[n, hidden]``; scores have no bias, values have one."""
+        head = self.value_head
+        assert head is not None, "only the last stage is asked"
+        return F.linear(hidden, head.weight, head.bias if bias else None)[:, 0].float()
 
 
 def transformer_config(cfg: DecoderConfig, options: MegatronOptions) -> TransformerConfig:
@@ -102,11 +117,13 @@ def transformer_config(cfg: DecoderConfig, options: MegatronOptions) -> Transfor
         attention_softmax_in_fp32=True,
         tensor_model_parallel_size=options.tensor_parallel,
         pipeline_model_parallel_size=options.pipeline_parallel,
+        context_parallel_size=options.context_parallel,
+        sequence_parallel=options.sequence_parallel,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=options.precision == "bf16",
         calculate_per_token_loss=True,  # losses come as shares of the global mean: nobody divides again
-        finalize_model_grads_func=_finalize,
+        finalize_model_grads_func=finalize,
         use_cpu_initialization=True,
         perform_initialization=False,
         bias_dropout_fusion=False,
@@ -121,6 +138,6 @@ def transformer_config(cfg: DecoderConfig, options: MegatronOptions) -> Transfor
     )
 
 
-def _finalize(model: list[nn.Module], *_: Any, **__: Any) -> None:
+def finalize(model: list[nn.Module], *_: Any, **__: Any) -> None:
     """Reductions after the last backward pass, without Megatron's division by a token count."""
     finalize_model_grads(model)
