@@ -240,6 +240,29 @@ class Accept(Table):
     """Largest fall of a domain below its start; 0: not checked."""
 
 
+class Gates(Table):
+    """`[gates]`: what evaluations on the way must show, and what happens when they do not, or when a domain collapses."""
+
+    action: Literal["alarm", "hold", "rollback", "stop"] = "alarm"
+    """What a failed verdict leads to."""
+    min_pass: dict[str, Share] = Field(default_factory=dict)
+    """Lowest pass@1 per domain."""
+    max_drop: Share | None = None
+    """Largest fall of a domain below its reference; left out: not checked."""
+    against: Literal["accepted", "best", "before"] = "accepted"
+    """The reference: the last accepted evaluation, the domain's best accepted one, or the one before training."""
+    min_samples: Count = 16
+    """Tasks that an evaluation of a domain needs to be judged."""
+    on_collapse: Literal["off", "alarm", "hold", "rollback", "stop"] = "alarm"
+    """What follows when a domain loses all success in training."""
+    collapse_groups: Count = 8
+    """Groups in a row without any success that a collapse takes at least."""
+    lr_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Learning rates are multiplied by it at each rollback."""
+    max_rollbacks: Annotated[int, Field(ge=1, le=100)] = 3
+    """Rollbacks after which the next one stops the job instead."""
+
+
 class Megatron(Table):
     """`[trainer.megatron]`: how the engine `megatron` lays a model over processes."""
 
@@ -250,7 +273,9 @@ class Megatron(Table):
     data_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     """Copies of the model, each with its part of a batch."""
     context_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Processes that share a sequence; the engine takes only 1."""
+    """Processes that share a sequence."""
+    sequence_parallel: bool = False
+    """Whether the processes of tensor_parallel share the sequence where they do not share matrices."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: weights and activations; masters, gradients and moments stay fp32."""
     recompute: Literal["none", "full"] = "none"
@@ -291,6 +316,8 @@ class JobFile(Table):
     """How shares move."""
     accept: Accept = Accept()
     """Conditions of success."""
+    gates: Gates = Gates()
+    """Conditions on the way."""
     trainer: Trainer = Trainer()
     """Engine."""
     labels: dict[str, str] = Field(default_factory=dict)

@@ -313,7 +313,7 @@ class TrainerSpec(_message.Message):
     def __init__(self, engine: _Optional[str] = ..., micro_batch_tokens: _Optional[int] = ..., megatron: _Optional[_Union[MegatronSpec, _Mapping]] = ...) -> None: ...
 
 class MegatronSpec(_message.Message):
-    __slots__ = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel", "precision", "recompute", "distributed_optimizer")
+    __slots__ = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel", "precision", "recompute", "distributed_optimizer", "sequence_parallel")
     TENSOR_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     DATA_PARALLEL_FIELD_NUMBER: _ClassVar[int]
@@ -321,6 +321,7 @@ class MegatronSpec(_message.Message):
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTED_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     tensor_parallel: int
     pipeline_parallel: int
     data_parallel: int
@@ -328,4 +329,5 @@ class MegatronSpec(_message.Message):
     precision: str
     recompute: str
     distributed_optimizer: bool
-    def __init__(self, tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., data_parallel: _Optional[int] = ..., context_parallel: _Optional[int] = ..., precision: _Optional[str] = ..., recompute: _Optional[str] = ..., distributed_optimizer: bool = ...) -> None: ...
+    sequence_parallel: bool
+    def __init__(self, tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., data_parallel: _Optional[int] = ..., context_parallel: _Optional[int] = ..., precision: _Optional[str] = ..., recompute: _Optional[str] = ..., distributed_optimizer: bool = ..., sequence_parallel: bool = ...) -> None: ...
