@@ -225,12 +225,15 @@ class Ledger:
             following = self._redo[1] if len(self._redo) > 1 else ()
             return [arrival for arrival in self.pending.values() if arrival.group_id in following]
         busy = {arrival.index for arrival in taken}
+        phase = self.phase + (self.phase_step + 1 >= self.current.steps)
         ready = sorted(
             index
             for index, arrival in self.pending.items()
-            if index not in busy and arrival.phase == self.phase and self._will_be_fresh(arrival)
+            if index not in busy
+            and arrival.phase == phase < len(self.phases)
+            and self._will_be_fresh(arrival)
         )
-        return [self.pending[index] for index in ready[: self.current.groups_per_step]]
+        return [self.pending[index] for index in ready[: self.phases[phase].groups_per_step]] if ready else []
 
     def _will_be_fresh(self, arrival: Arrival) -> bool:
         """Whether it may still be trained on when there is one version more."""
