@@ -2,12 +2,13 @@
 
 The first call of a session goes to any host, its reply names the host, later calls go there. A host that is full is
 asked again until the deadline. A session's own host that is gone is ``Unavailable`` at once, and the episode decides what
-to do; where any host will do, one is waited for.
+to do; where any host will do, one is waited for. While an environment finds no host, one caller asks for all (``breaker``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -25,6 +26,7 @@ from temper.api.sandbox.v1.sandbox_pb2 import (
     ToolCall,
     TranscriptEntry,
 )
+from temper.rollout.breaker import Breaker
 from temper.rollout.calls import Said
 from temper.runtime import topology
 from temper.runtime.bus.base import Bus
@@ -35,6 +37,8 @@ from temper.runtime.telemetry import get_logger
 ANY = "any"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _ABANDON_TIMEOUT_S = 5.0
+_KEPT_BREAKERS = 1024
+"""Environments whose outcomes are remembered."""
 
 M = TypeVar("M", bound=Message)
 
@@ -85,20 +89,23 @@ class Sandboxes:
         self.clock = clock
         self._bus = bus
         self._call_timeout_s, self._lease_s, self._host_wait_s = call_timeout_s, lease_s, host_wait_s
+        self._breakers: OrderedDict[str, Breaker] = OrderedDict()
 
     async def materialize(
         self, env: EnvRef, split: str, indices: Sequence[int], oracle_styles: Sequence[str], deadline: float
     ) -> MaterializeResponse:
         """Prompts, tools and, when styles are given, oracle actions."""
         request = MaterializeRequest(env=env, split=split, task_indices=indices, oracle_styles=oracle_styles)
-        return await self.ask(ANY, "Materialize", request, MaterializeResponse, deadline)
+        return await self.ask(ANY, env.digest, "Materialize", request, MaterializeResponse, deadline)
 
     def session(self, session_id: str, task: TaskRef) -> RemoteSession:
         """A session that acquires its sandbox on first use."""
         return RemoteSession(self, session_id, task, self._lease_s)
 
-    async def ask(self, host: str, method: str, request: Message, reply: type[M], deadline: float) -> M:
-        """One call; repeated while hosts are full, or while there is none and any would do."""
+    async def ask(
+        self, host: str, env: str, method: str, request: Message, reply: type[M], deadline: float
+    ) -> M:
+        """One call; repeated while hosts are full, or while there is none and any would do. ``env`` is the variant's digest."""
         subject = topology.rpc("sandbox", host, method)
         begun = self.clock.monotonic()
         pause = _FIRST_PAUSE_S
@@ -106,10 +113,14 @@ class Sandboxes:
             left = deadline - self.clock.monotonic()
             if left <= 0:
                 raise Unavailable(f"sandbox: no time is left for {method}")
+            if host == ANY and (rest := self._breaker(env).wait(self.clock.monotonic())) > 0:
+                if self.clock.monotonic() - begun > self._host_wait_s:
+                    raise Unavailable(f"sandbox: nobody has served environment {env[:12]} for a while")
+                await self.clock.sleep(min(rest, left))
+                continue
+            call = self._bus.request(subject, request, reply, timeout_s=min(left, self._call_timeout_s))
             try:
-                return await self._bus.request(
-                    subject, request, reply, timeout_s=min(left, self._call_timeout_s)
-                )
+                return await (self._counted(env, call) if host == ANY else call)
             except Exhausted:
                 pass
             except Unavailable:
@@ -119,6 +130,30 @@ class Sandboxes:
                     get_logger().warning("sandbox.no_host", method=method, wait_s=self._host_wait_s)
             await self.clock.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _counted(self, env: str, call: Awaitable[M]) -> M:
+        """The call, and what its outcome says of the environment."""
+        breaker = self._breaker(env)
+        try:
+            found = await call
+        except Unavailable:
+            if breaker.failed(self.clock.monotonic()):
+                get_logger().warning("sandbox.environment_rests", env=env, failures=breaker.failures)
+            raise
+        except TemperError:
+            breaker.answered()
+            raise
+        finally:
+            breaker.left()
+        breaker.answered()
+        return found
+
+    def _breaker(self, env: str) -> Breaker:
+        found = self._breakers.setdefault(env, Breaker())
+        self._breakers.move_to_end(env)
+        while len(self._breakers) > _KEPT_BREAKERS:
+            self._breakers.popitem(last=False)
+        return found
 
 
 class RemoteSession:
@@ -140,7 +175,9 @@ class RemoteSession:
             lease_s=self._lease_s,
             job_id=self._task.job_id,
         )
-        response = await self._sandboxes.ask(self.host or ANY, "Step", request, StepResponse, deadline)
+        response = await self._sandboxes.ask(
+            self.host or ANY, self._task.env.digest, "Step", request, StepResponse, deadline
+        )
         self.host = response.host
         return response
 
@@ -152,7 +189,9 @@ class RemoteSession:
         if answer is not None:
             request.answer = answer
         request.transcript.extend(transcript)
-        response = await self._sandboxes.ask(self.host or ANY, "Finish", request, FinishResponse, deadline)
+        response = await self._sandboxes.ask(
+            self.host or ANY, self._task.env.digest, "Finish", request, FinishResponse, deadline
+        )
         self.host = response.host
         return response
 
@@ -164,7 +203,9 @@ class RemoteSession:
         request.abandon = True
         deadline = self._sandboxes.clock.monotonic() + _ABANDON_TIMEOUT_S
         with suppress(TemperError):  # a lost release is what the lease is for
-            await self._sandboxes.ask(self.host, "Finish", request, FinishResponse, deadline)
+            await self._sandboxes.ask(
+                self.host, self._task.env.digest, "Finish", request, FinishResponse, deadline
+            )
 
     def _finish_request(self) -> FinishRequest:
         return FinishRequest(
