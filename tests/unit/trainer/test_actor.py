@@ -6,8 +6,12 @@ from tests.unit.trainer.world import JOB, phase, spec
 from temper.api.job.v1.job_pb2 import Job, JobState
 from temper.api.trainer.v1.trainer_pb2 import StartTraining, TrainingState
 from temper.runtime import topology
+from temper.runtime.blobs import BlobStore
 from temper.runtime.testing import eventually
 from temper.trainer.actor import TrainerActor
+from temper.trainer.config import SnapshotsConfig
+from temper.trainer.engine.base import EngineState
+from temper.trainer.snapshot import Snapshot, Snapshots
 
 FINISHED, FAILED = TrainingState.TRAINING_STATE_FINISHED, TrainingState.TRAINING_STATE_FAILED
 
@@ -88,3 +92,30 @@ async def test_a_command_that_is_delivered_again_while_it_is_trained_shares_the_
         await world.group(index, version=max(0, index // 2 - 1))
     record = await world.until(lambda r: r.state == FINISHED)
     assert record.recoveries == 0
+
+
+async def test_what_jobs_that_ended_elsewhere_left_on_this_machine_is_swept_at_the_start(world, tmp_path):
+    world.snapshots = SnapshotsConfig(memory_dir=str(tmp_path / "memory"), disk_dir=str(tmp_path / "disk"))
+    states = {
+        "over": JobState.JOB_STATE_SUCCEEDED,
+        "cancelled": JobState.JOB_STATE_CANCELLED,
+        "runs": JobState.JOB_STATE_RUNNING,
+    }
+    kv = await world.bus.kv("jobs")
+    for job_id, state in states.items():
+        await kv.put(job_id, Job(id=job_id, state=state).SerializeToString())
+    memory, disk = (BlobStore((tmp_path / level).as_uri()) for level in ("memory", "disk"))
+    left = [Snapshots(memory, "over"), Snapshots(disk, "cancelled"), Snapshots(disk, "over")]
+    stay = [Snapshots(memory, "runs"), Snapshots(disk, "unknown")]
+    for place in left + stay:
+        await place.save(Snapshot(1, EngineState({}), {}, {}))
+    actor = TrainerActor(world.around())
+    running = asyncio.create_task(actor.run())
+
+    async def gone():
+        return not any([await place.steps() for place in left])
+
+    await eventually(gone)
+    assert all([await place.steps() for place in stay])
+    await actor.drain()
+    await running

@@ -23,6 +23,7 @@ from temper.runtime.tracing import span
 from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.engine import make_engine
 from temper.trainer.engine.base import Engine
+from temper.trainer.levels import sweep
 from temper.trainer.patience import Patience
 from temper.trainer.reports import timestamp
 from temper.trainer.session import Session
@@ -50,6 +51,7 @@ class TrainerActor:
         deliveries = self._around.bus.commands(SERVICE, concurrency=self._around.config.worker.jobs)
         stopping = asyncio.create_task(self._stopping.wait())
         coming = asyncio.ensure_future(anext(deliveries))
+        sweeping = asyncio.create_task(self._sweep())
         try:
             while not self._stopping.is_set():
                 await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -57,9 +59,9 @@ class TrainerActor:
                     self._begin(coming.result())
                     coming = asyncio.ensure_future(anext(deliveries))
         finally:
-            stopping.cancel()
-            coming.cancel()
-            await asyncio.wait({coming})  # a generator that still runs cannot be closed
+            for task in (stopping, sweeping, coming):
+                task.cancel()
+            await asyncio.wait({coming, sweeping})  # a generator that still runs cannot be closed
             await deliveries.aclose()
 
     async def drain(self) -> None:
@@ -163,6 +165,19 @@ class TrainerActor:
             micro_batch_tokens=asked.micro_batch_tokens or settings.micro_batch_tokens,
             threads=settings.threads,
         )
+
+    async def _sweep(self) -> None:
+        """Delete snapshots that jobs left on this machine and ended elsewhere."""
+        with suppress(TemperError):  # the broker is away: the next start sweeps as well
+            jobs = await self._around.bus.kv(JOBS)
+
+            async def over(job_id: str) -> bool:
+                entry = await jobs.get(job_id)
+                return entry is not None and Job.FromString(entry.value).state in OVER
+
+            swept = await sweep(self._around.config.snapshots, over)
+            if swept:
+                self._log.info("trainer.swept", jobs=swept)
 
     async def _job_over(self, job_id: str) -> None:
         """Return when the job's record says that nobody needs its training any more."""

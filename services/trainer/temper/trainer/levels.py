@@ -21,7 +21,7 @@ import structlog
 from temper.runtime.blobs import BlobStore
 from temper.runtime.errors import Rejected, TemperError
 from temper.trainer.config import SnapshotsConfig
-from temper.trainer.snapshot import Snapshot, Snapshots
+from temper.trainer.snapshot import ROOT, Snapshot, Snapshots
 
 MEMORY, DISK, STORE = "memory", "disk", "object storage"
 
@@ -61,21 +61,48 @@ def levels(blobs: BlobStore, job_id: str, settings: SnapshotsConfig) -> tuple[Se
     """The levels that the settings name, nearest first, and what is wrong with those that are left out."""
     made: list[Level] = []
     problems: list[str] = []
-    near = (
-        (MEMORY, settings.memory_dir, settings.memory_every, settings.memory_keep, False),
-        (DISK, settings.disk_dir, settings.disk_every, settings.disk_keep, True),
-    )
-    for name, directory, every, keep, read_back in near:
-        if not directory:
-            continue
+    for near in _near(settings):
         try:
-            store = BlobStore(Path(directory).as_uri())
+            store = BlobStore(Path(near.directory).as_uri())
         except TemperError as error:
-            problems.append(f"snapshots.{name}_dir: {error}; there is no level {name}")
+            problems.append(f"snapshots.{near.name}_dir: {error}; there is no level {near.name}")
             continue
-        made.append(Level(name, Snapshots(store, job_id, keep=keep, read_back=read_back), every))
+        kept = Snapshots(store, job_id, keep=near.keep, read_back=near.name != MEMORY)
+        made.append(Level(near.name, kept, near.every))
     made.append(Level(STORE, Snapshots(blobs, job_id, keep=settings.keep)))
     return made, problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """A level on this machine, as the settings have it."""
+
+    name: str
+    directory: str
+    every: int
+    keep: int
+
+
+def _near(settings: SnapshotsConfig) -> Sequence[_Near]:
+    memory = _Near(MEMORY, settings.memory_dir, settings.memory_every, settings.memory_keep)
+    disk = _Near(DISK, settings.disk_dir, settings.disk_every, settings.disk_keep)
+    return [level for level in (memory, disk) if level.directory]
+
+
+async def sweep(settings: SnapshotsConfig, over: Callable[[str], Awaitable[bool]]) -> list[str]:
+    """Delete what jobs that are over left on this machine: another one may have ended them. Gives their ids."""
+    swept: set[str] = set()
+    for near in _near(settings):
+        try:
+            store = BlobStore(Path(near.directory).as_uri())
+            jobs = {ref.key.split("/")[1] async for ref in store.list(ROOT)}
+            for job_id in sorted(jobs):
+                if await over(job_id):
+                    await Snapshots(store, job_id).clear()
+                    swept.add(job_id)
+        except TemperError as error:
+            _log.warning("snapshot.not_swept", level=near.name, error=str(error))
+    return sorted(swept)
 
 
 async def newest(places: Sequence[Level], accept: Accept) -> Found:
