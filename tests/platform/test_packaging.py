@@ -66,7 +66,7 @@ def test_there_is_an_extra_per_service_and_all_has_them() -> None:
     assert set(SERVICES) <= Requirement(everything).extras
 
 
-def test_every_requirement_is_pinned_in_the_constraints() -> None:
+def test_verl_2205_every_requirement_is_pinned_in_the_one_list_of_constraints() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {_normal(line.split("==")[0]) for line in lines if "==" in line}
     extras = PROJECT["project"]["optional-dependencies"]

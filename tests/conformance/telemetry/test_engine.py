@@ -147,7 +147,7 @@ def test_every_saved_query_answers_for_a_real_job(engine, name):
     assert result.rows, name
 
 
-def test_lineage_leads_from_a_step_to_environments_versions_and_rewards(engine):
+def test_torchforge_203_lineage_leads_from_a_step_to_environments_versions_and_rewards(engine):
     result = engine.query(schema.saved_query("lineage").sql, {"job": "job-1", "step": "2"}, BOUNDS)
     found = [dict(zip(result.names, row, strict=True)) for row in result.rows]
     assert [row["group_id"] for row in found] == ["job-1-2", "job-1-3"]

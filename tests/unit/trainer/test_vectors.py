@@ -130,7 +130,7 @@ def test_grpo_uses_the_sample_standard_deviation():  # worked check: +-.7071 wit
     close(ESTIMATORS["grpo"](scores([6, 3], [0, 0])), [0.7071, -0.7071])
 
 
-def test_rloo():  # SkyRL tests/backends/skyrl_train/utils/test_ppo_utils.py
+def test_verl_5355_rloo():  # SkyRL tests/backends/skyrl_train/utils/test_ppo_utils.py
     close(ESTIMATORS["rloo"](scores([6, 3, 9, 12, 1], [0, 0, 1, 1, 2])), [3, -3, -3, 3, 0])
 
 
@@ -364,7 +364,7 @@ def test_an_unknown_algorithm_names_the_nearest():
         algorithm("grpo2", path="phases[0]")
 
 
-def test_unclipped_importance_sampling_must_be_asked_for_twice():
+def test_tinker_cookbook_822_unclipped_importance_sampling_must_be_asked_for_twice():
     plain = algorithm("importance")
     with pytest.raises(Rejected, match="diverges"):
         plain.settings({}, {}, max_staleness=1)

@@ -22,7 +22,7 @@ class Patience:
         self._seconds = seconds
 
     async def __call__(self, effect: Callable[[], Awaitable[T]], what: str) -> T:
-        """The effect's result; raises the last Unavailable or Exhausted when the patience is used up."""
+        """The effect's result; raises the last Unavailable or Exhausted, with ``what`` named, when the patience is used up."""
         give_up = self._clock.monotonic() + self._seconds
         pause = FIRST_PAUSE_S
         while True:
@@ -30,7 +30,8 @@ class Patience:
                 return await effect()
             except (Unavailable, Exhausted) as error:
                 if self._clock.monotonic() + pause > give_up:
-                    raise
+                    message = f"{what}: nothing came of it within {self._seconds:g} s: {error.message}"
+                    raise type(error)(message, field=error.field, hint=error.hint) from error
                 get_logger().warning("trainer.waiting", what=what, error=str(error))
             await self._clock.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)

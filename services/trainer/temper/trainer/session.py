@@ -206,7 +206,8 @@ class Session:
         fetched = self._clock.monotonic()
         self._feed.fetch_ahead(taken)
         await self._begin(phase)
-        outcome = await self._watched(await self._in_thread(lambda: self._train(phase, samples)))
+        outcome = await self._in_thread(lambda: self._train(phase, samples))
+        outcome = await self._watched(outcome, {self._feed.group(arrival).engine for arrival in taken})
         computed = self._clock.monotonic()
         self._computed += computed - fetched
         groups = [self._feed.group(arrival) for arrival in taken]
@@ -298,14 +299,16 @@ class Session:
         teacher = await self._patience(lambda: weights_among(blobs, phase.teacher), "teacher")
         await self._in_thread(lambda: self._engine.begin(phase.start(teacher)))
 
-    async def _watched(self, outcome: StepOutcome) -> StepOutcome:
-        """The outcome with the trend of the mismatch; says what should not have happened."""
+    async def _watched(self, outcome: StepOutcome, engines: set[str]) -> StepOutcome:
+        """The outcome with the trend of the mismatch; says what should not have happened, and with which rollout engines."""
         trend = self._mismatch.add(outcome.metrics)
         self._last_metrics = outcome.metrics
         if problem := self._resumption.problem(self._ledger.step + 1, outcome.metrics):
             await self._notices.warn("resumption", problem, key=str(self._ledger.step + 1))
         if problem := self._mismatch.alarm():
-            await self._notices.warn("mismatch", f"{problem}: rollout and trainer disagree", key="mismatch")
+            builds = ", ".join(sorted(engines))
+            problem = f"{problem}: rollout ({builds}) and trainer ({self._engine.name}) disagree"
+            await self._notices.warn("mismatch", problem, key=builds)
         if outcome.metrics.get("rm_weight") == 0.0:
             share = outcome.metrics["rm_disagreement"]
             await self._notices.warn(
