@@ -142,7 +142,7 @@ TestWorkerMachine = WorkerMachine.TestCase
 TestWorkerMachine.settings = settings(deadline=None, max_examples=60)  # a busy machine is no failure
 
 
-def test_miles_1724_miles_1805_an_engine_that_came_back_plays_nothing_before_it_has_the_published_version():
+def test_miles_1805_miles_1724_an_engine_that_came_back_plays_nothing_before_it_has_the_published_version():
     worker = Worker(slots=2, policies=1)
     worker.announce("a", 3, "d", fence=1)
     worker.loaded("a", 3)
