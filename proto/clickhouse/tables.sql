@@ -145,12 +145,43 @@ CREATE TABLE IF NOT EXISTS steps
     publish_s      Float64,
     skipped        Bool,
     skip_reason    String,
+    restored_step  Nullable(UInt64)               COMMENT 'a rollback in the place of a step: the step whose state was restored',
     trainer        LowCardinality(String),
     finished_at    DateTime64(6, 'UTC'),
     rank           UInt64
 )
 ENGINE = ReplacingMergeTree(rank)
 ORDER BY (job_id, step);
+
+-- For databases made before these columns were there.
+ALTER TABLE steps
+    ADD COLUMN IF NOT EXISTS restored_step Nullable(UInt64) AFTER skip_reason;
+
+-- One row per bound that a gate looked at (topic jobs).
+CREATE TABLE IF NOT EXISTS gates
+(
+    job_id        LowCardinality(String),
+    point         LowCardinality(String)          COMMENT 'evaluation point, collapse-1 or asked-1',
+    domain        LowCardinality(String),
+    bound         LowCardinality(String)          COMMENT 'min_pass, max_drop, samples or collapse',
+    step          UInt64,
+    version       UInt64                          COMMENT 'policy version that was judged',
+    verdict       LowCardinality(String)          COMMENT 'of all bounds: pass, fail or insufficient_data',
+    check_verdict LowCardinality(String)          COMMENT 'of this bound',
+    action        LowCardinality(String)          COMMENT 'what followed: alarm, hold, rollback or stop',
+    value         Float64                         COMMENT 'pass@1, its change, or the recent success rate',
+    low           Float64,
+    high          Float64,
+    limit         Float64,
+    n             UInt32                          COMMENT 'tasks, or groups of a collapse',
+    reference     LowCardinality(String)          COMMENT 'evaluation point that it was compared with',
+    message       String,
+    rollback      UInt32                          COMMENT 'number of the rollback that was ordered',
+    time          DateTime64(6, 'UTC'),
+    rank          UInt64
+)
+ENGINE = ReplacingMergeTree(rank)
+ORDER BY (job_id, point, domain, bound);
 
 -- One row per evaluation point and domain (topic jobs).
 CREATE TABLE IF NOT EXISTS evals
@@ -180,7 +211,7 @@ CREATE TABLE IF NOT EXISTS job_events
 (
     job_id   LowCardinality(String),
     event_id String,
-    kind     LowCardinality(String)               COMMENT 'state, notice, eval or progress',
+    kind     LowCardinality(String)               COMMENT 'state, notice, eval, gate or progress',
     state    LowCardinality(String),
     level    LowCardinality(String),
     code     LowCardinality(String),

@@ -18,6 +18,7 @@ from temper.runtime.rpc import GrpcServer, channel, rpc_errors
 from temper.runtime.topology import cmd, evt
 from temper.scheduler.artifacts import ArtifactService
 from temper.scheduler.platform import PlatformService
+from temper.scheduler.promotions import Promotions
 
 MOST_BYTES = 3 << 20
 LABELS = FieldMask(paths=["spec.labels"])
@@ -39,7 +40,7 @@ async def api(world):
     server.add(job_pb2_grpc.add_JobServiceServicer_to_server, scheduler.api, "temper.api.job.v1.JobService")
     server.add(
         platform_pb2_grpc.add_PlatformServiceServicer_to_server,
-        PlatformService(scheduler.around),
+        PlatformService(scheduler.around, Promotions(scheduler.around, scheduler.blobs)),
         "temper.api.job.v1.PlatformService",
     )
     server.add(

@@ -24,6 +24,7 @@ TABLES = {
     "rollout": model.Rollout,
     "mix": model.Mix,
     "accept": model.Accept,
+    "gates": model.Gates,
     "trainer": model.Trainer,
     "trainer.megatron": model.Megatron,
 }

@@ -12,6 +12,7 @@ from temper.scheduler.artifacts import ArtifactService
 from temper.scheduler.config import SchedulerConfig
 from temper.scheduler.metrics import Metrics
 from temper.scheduler.platform import PlatformService
+from temper.scheduler.promotions import Promotions
 from temper.scheduler.service import JobService
 from temper.scheduler.steward import Steward
 from temper.scheduler.store import JobStore
@@ -46,7 +47,7 @@ async def build(context: Context[SchedulerConfig]) -> None:
     context.grpc.add(job_pb2_grpc.add_JobServiceServicer_to_server, jobs, f"{API}.JobService")
     context.grpc.add(
         platform_pb2_grpc.add_PlatformServiceServicer_to_server,
-        PlatformService(around),
+        PlatformService(around, Promotions(around, context.blobs)),
         f"{API}.PlatformService",
     )
     context.grpc.add(

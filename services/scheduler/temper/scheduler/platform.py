@@ -13,6 +13,7 @@ from temper.runtime import topology
 from temper.runtime.bus.base import DeadLetter
 from temper.runtime.errors import NotFound
 from temper.scheduler.groups import timestamp
+from temper.scheduler.promotions import Promotions
 from temper.scheduler.surroundings import Surroundings, presences
 
 PAGE = 50
@@ -21,8 +22,8 @@ PAGE = 50
 class PlatformService(platform_pb2_grpc.PlatformServiceServicer):
     """Instances, dead letters and policies."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, around: Surroundings, promotions: Promotions) -> None:
+        self._around, self._promotions = around, promotions
 
     async def ListServices(
         self, request: platform_pb2.ListServicesRequest, context: Any
@@ -84,6 +85,25 @@ class PlatformService(platform_pb2_grpc.PlatformServiceServicer):
         entries = [await bucket.get(key) for key in await bucket.keys()]
         records = [PolicyRecord.FromString(entry.value) for entry in entries if entry is not None]
         return platform_pb2.ListPoliciesResponse(policies=[_policy(record) for record in records])
+
+    async def PromotePolicy(
+        self, request: platform_pb2.PromotePolicyRequest, context: Any
+    ) -> platform_pb2.PromotePolicyResponse:
+        """Makes a version the one that a name stands for."""
+        return platform_pb2.PromotePolicyResponse(policy=await self._promotions.promote(request))
+
+    async def DemotePolicy(
+        self, request: platform_pb2.DemotePolicyRequest, context: Any
+    ) -> platform_pb2.DemotePolicyResponse:
+        """Goes back to the version before."""
+        policy = await self._promotions.demote(request.name, request.reason)
+        return platform_pb2.DemotePolicyResponse(policy=policy)
+
+    async def ListPromotions(
+        self, request: platform_pb2.ListPromotionsRequest, context: Any
+    ) -> platform_pb2.ListPromotionsResponse:
+        """Names with their histories."""
+        return platform_pb2.ListPromotionsResponse(policies=await self._promotions.all())
 
 
 def _policy(record: PolicyRecord) -> platform_pb2.Policy:

@@ -22,11 +22,15 @@ _COLUMNS = {
     "steps": """
         job_id step phase phase_name algorithm version group_ids samples masked action_tokens
         total_tokens metrics domain_reward domain_solved domain_samples staleness wait_s data_s
-        compute_s publish_s skipped skip_reason trainer finished_at rank
+        compute_s publish_s skipped skip_reason restored_step trainer finished_at rank
     """,
     "evals": """
         job_id point domain step min_version max_version n attempted solved pass_at_1 low high
         mean_reward pass_at_k time rank
+    """,
+    "gates": """
+        job_id point domain bound step version verdict check_verdict action value low high limit n
+        reference message rollback time rank
     """,
     "job_events": """
         job_id event_id kind state level code message time rank

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from temper.api.common.v1 import common_pb2 as common
-from temper.api.job.v1.job_pb2 import JobEvent, JobState
+from temper.api.job.v1.job_pb2 import GateCheck, JobEvent, JobState
 from temper.api.qa.v1.qa_pb2 import VerdictRecord
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord, SampleSummary
 from temper.api.sandbox.v1.sandbox_pb2 import SessionRecord
@@ -197,6 +197,7 @@ def step(record: LogRecord) -> Rows:
             done.publish_s,
             done.skipped,
             done.skip_reason,
+            done.restored_step if done.HasField("restored_step") else None,
             done.trainer,
             instant(done.finished_at),
             last_wins(record.time),
@@ -205,11 +206,11 @@ def step(record: LogRecord) -> Rows:
 
 
 def job_event(record: LogRecord) -> Rows:
-    """Topic `jobs`: every event, and a row of its own for an evaluation."""
+    """Topic `jobs`: every event, a row of its own for an evaluation, and one for each check of a gate."""
     event, rank = record.message(JobEvent), last_wins(record.time)
     kind = event.WhichOneof("event") or ""
     state = name(JobState, event.state.state) if kind == "state" else ""
-    message = event.state.reason if kind == "state" else event.notice.message
+    level, code, message = _words(event, kind)
     time = instant(event.time)
     yield (
         "job_events",
@@ -218,8 +219,8 @@ def job_event(record: LogRecord) -> Rows:
             record.id,
             kind,
             state,
-            event.notice.level,
-            event.notice.code,
+            level,
+            code,
             message,
             time,
             rank,
@@ -247,6 +248,48 @@ def job_event(record: LogRecord) -> Rows:
                 time,
                 rank,
             ),
+        )
+
+    for row in _checks(event, time, rank):
+        yield "gates", row
+
+
+def _words(event: JobEvent, kind: str) -> tuple[str, str, str]:
+    """(level, code, message) of an event for people."""
+    if kind == "state":
+        return "", "", event.state.reason
+    if kind == "gate":
+        said = event.gate
+        action = f", {said.action}" if said.action else ""
+        text = f"gate {said.point} {said.verdict.replace('_', ' ')}{action}: {said.message}"
+        return ("info" if said.verdict == "pass" else "warning"), f"gate_{said.verdict}", text
+    return event.notice.level, event.notice.code, event.notice.message
+
+
+def _checks(event: JobEvent, time: datetime, rank: int) -> Iterable[Row]:
+    """A row for each bound that a gate looked at; one without domain for a verdict that looked at none."""
+    said = event.gate
+    for check in said.checks or ([GateCheck()] if event.HasField("gate") else []):
+        yield (
+            event.job_id,
+            said.point,
+            check.domain,
+            check.bound,
+            said.step,
+            said.version,
+            said.verdict,
+            check.verdict,
+            said.action,
+            check.value,
+            check.low,
+            check.high,
+            check.limit,
+            check.n,
+            check.reference,
+            check.message or said.message,
+            said.rollback,
+            time,
+            rank,
         )
 
 

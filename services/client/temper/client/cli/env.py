@@ -23,7 +23,7 @@ COLUMNS = ("name", "version", "state", "domain", "solve_rate", "samples", "descr
 def register(app: App) -> None:
     """Add the group."""
     group = App(name="env", help="Register, check and withdraw environments.")
-    for command in (register_, check, get, quarantine):
+    for command in (register_, check, get, quarantine, exposure):
         group.command(command, name=command.__name__.rstrip("_"))
     group.command(list_, name="list")
     app.command(group)
@@ -124,3 +124,30 @@ def _params(texts: tuple[str, ...]) -> dict[str, Any] | None:
             raise Rejected(f"{text!r} is not KEY=VALUE", field="--param")
         params[key.strip()] = toml_value(value.strip())
     return params or None
+
+
+def exposure(
+    name: Annotated[str, Parameter(help="Environment with its version, e.g. rg/chain_sum@1.0.0.")],
+    /,
+    *,
+    where: Where = HERE,
+    output: OutputOption = "table",
+) -> None:
+    """Which policies were trained on a version, and which names stand for one that builds on them."""
+    from temper.client.cli.output import emit
+    from temper.runtime.errors import Rejected
+
+    env, at, version = name.rpartition("@")
+    if not at:
+        raise Rejected(f"{name!r} names no version", field="name", hint=f"for example {name}@1.0.0")
+    with where.client("scheduler", "telemetry") as client:
+        table = client.query.saved("exposure", parameters={"env": env, "version": version}, fresh=True)
+        names = {each.name: each.history[-1] for each in client.platform.promotions() if each.history}
+    rows = table.records()
+    for row in rows:
+        row["promoted_as"] = ", ".join(
+            name
+            for name, current in names.items()
+            if current.job_id == row["job_id"] and current.version >= int(row["first_version"])
+        )
+    emit(rows, (*table.columns, "promoted_as"), output)

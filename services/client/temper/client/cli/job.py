@@ -29,7 +29,7 @@ COLUMNS = ("id", "name", "state", "step", "steps", "created_at", "reason")
 _EVENTS = """
 SELECT time, kind, text AS message FROM (
     SELECT time, kind, if(kind = 'state', concat(state, if(message = '', '', ': '), message), message) AS text
-    FROM job_events FINAL WHERE job_id = {job:String} AND kind IN ('state', 'notice')
+    FROM job_events FINAL WHERE job_id = {job:String} AND kind IN ('state', 'notice', 'gate')
     UNION ALL
     SELECT time, 'eval' AS kind, concat(point, ' ', domain, ' pass@1 ', toString(round(pass_at_1, 3)),
         ' [', toString(round(low, 2)), ', ', toString(round(high, 2)), '] n=', toString(n)) AS text
@@ -41,7 +41,7 @@ SELECT time, kind, text AS message FROM (
 def register(app: App) -> None:
     """Add the group."""
     group = App(name="job", help="Submit, watch and steer jobs.")
-    for command in (submit, get, watch, logs, cancel, pause, resume):
+    for command in (submit, get, watch, logs, cancel, pause, resume, rollback):
         group.command(command)
     group.command(list_, name="list")
     app.command(group)
@@ -179,6 +179,19 @@ def resume(job_id: JobId, /, *, where: Where = HERE, output: OutputOption = "tab
     """Go on with a paused job."""
     with where.client() as client:
         _show(client.jobs.resume(job_id), output)
+
+
+def rollback(
+    job_id: JobId,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="For the record.")] = "",
+    where: Where = HERE,
+    output: OutputOption = "table",
+) -> None:
+    """Send training back to the last accepted evaluation; its job file must allow rollbacks."""
+    with where.client("scheduler") as client:
+        _show(client.jobs.roll_back(job_id, reason=reason), output)
 
 
 def _show(job: Job, output: Output) -> None:

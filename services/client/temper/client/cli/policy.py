@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from temper.client.cli.exits import say
 from temper.client.cli.options import HERE, OutputOption, Where
 
+if TYPE_CHECKING:
+    from temper.client.sdk.types import PromotedPolicy
+
+PROMOTED = ("name", "job_id", "version", "verdict", "point", "forced", "reason", "promoted_at", "history")
 COLUMNS = ("job_id", "version", "step", "state", "published_at")
 
 
@@ -18,23 +22,77 @@ def register(app: App) -> None:
     group = App(name="policy", help="Policies that jobs have published.")
     group.command(list_, name="list")
     group.command(export)
+    group.command(promote)
+    group.command(rollback)
     app.command(group)
 
 
-def list_(*, where: Where = HERE, output: OutputOption = "table") -> None:
+def list_(
+    *,
+    promoted: Annotated[bool, Parameter(negative="", help="Names and what they stand for instead.")] = False,
+    where: Where = HERE,
+    output: OutputOption = "table",
+) -> None:
     """Last published policy of each job."""
     from temper.client.cli.output import emit
 
     with where.client("scheduler") as client:
-        emit(client.platform.policies(), COLUMNS, output)
+        if promoted:
+            emit([_row(each) for each in client.platform.promotions()], PROMOTED, output)
+        else:
+            emit(client.platform.policies(), COLUMNS, output)
+
+
+def promote(
+    name: Annotated[str, Parameter(help="Name that shall stand for the version.")],
+    job_id: Annotated[str, Parameter(help="Job that published it.")],
+    /,
+    *,
+    version: Annotated[int | None, Parameter(help="Left out: the newest that passed its gates.")] = None,
+    force: Annotated[bool, Parameter(negative="", help="Without a passed verdict; recorded.")] = False,
+    reason: Annotated[str, Parameter(help="For the record.")] = "",
+    where: Where = HERE,
+    output: OutputOption = "table",
+) -> None:
+    """Make a version of a job the one that a name stands for."""
+    from temper.client.cli.output import emit
+
+    with where.client("scheduler") as client:
+        found = client.platform.promote(name, job_id, version=version, force=force, reason=reason)
+    emit([_row(found)], PROMOTED, output)
+
+
+def rollback(
+    name: Annotated[str, Parameter(help="Name.")],
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="For the record.")] = "",
+    where: Where = HERE,
+    output: OutputOption = "table",
+) -> None:
+    """Make the version before the current one the one that a name stands for."""
+    from temper.client.cli.output import emit
+
+    with where.client("scheduler") as client:
+        found = client.platform.demote(name, reason=reason)
+    emit([_row(found)], PROMOTED, output)
+
+
+def _row(policy: PromotedPolicy) -> dict[str, object]:
+    """The current promotion of a name."""
+    from temper.client.cli.output import plain
+
+    current = plain(policy.history[-1]) if policy.history else {}
+    return {"name": policy.name, **current, "history": len(policy.history)}
 
 
 def export(
-    job_id: Annotated[str, Parameter(help="Job whose policy to export.")],
+    job_id: Annotated[str, Parameter(help="Job whose policy to export; with --promoted, a name.")],
     directory: Annotated[Path, Parameter(help="New directory, in Hugging Face form.")],
     /,
     *,
     reward_model: Annotated[bool, Parameter(negative="", help="The job's reward model instead.")] = False,
+    promoted: Annotated[bool, Parameter(negative="", help="What a name stands for.")] = False,
     where: Where = HERE,
     output: OutputOption = "table",
 ) -> None:
@@ -47,7 +105,7 @@ def export(
 
     async def work(target: Target) -> list[dict[str, object]]:
         async with AsyncClient(target) as client:
-            return await download(client, job_id, directory, reward_model=reward_model)
+            return await download(client, job_id, directory, reward_model=reward_model, promoted=promoted)
 
     with where.reached("scheduler") as target:
         files = asyncio.run(work(target))

@@ -73,6 +73,7 @@ def to_spec(
         labels=job.labels,
         mix=spec_pb2.MixSpec(**job.mix.model_dump()),
         accept=spec_pb2.AcceptSpec(**job.accept.model_dump()),
+        gates=spec_pb2.GateSpec(**job.gates.model_dump(exclude_none=True)),
         trainer=spec_pb2.TrainerSpec(**job.trainer.model_dump()),
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from temper.client.live.view import JobView
-from temper.client.live.words import dropped, duration, interval, percent
-from temper.client.sdk.types import Evaluation, Job, Notice, Progress, StateChange, Update
+from temper.client.live.words import dropped, duration, interval, percent, verdict_line
+from temper.client.sdk.types import Evaluation, GateVerdict, Job, Notice, Progress, StateChange, Update
 
 _EVERY_S = 5.0  # of the job's own time
 
@@ -30,6 +30,8 @@ class PlainLines:
             case Evaluation() as result:
                 score = interval(result.pass_at_1, result.low, result.high)
                 self._line(f"eval {result.point} {result.domain} pass@1 {score} n={result.n}")
+            case GateVerdict() as verdict:
+                self._line(f"gate {verdict_line(verdict)}")
             case Notice() as notice:
                 self._line(f"{notice.level}: {notice.message}")
             case Progress() as progress:

@@ -10,7 +10,7 @@ from temper.client.sdk.types import Job
 
 
 def summarize(job: Job) -> dict[str, Any]:
-    """`{domains: {name: {before, after, n}}, steps, wall_s, groups, trainer_idle, rollout_idle, policy_versions}`.
+    """`{domains: {name: {before, after, n}}, steps, wall_s, groups, gates, trainer_idle, rollout_idle, policy_versions}`.
 
     Shares are 0..1, times seconds; `before` and `after` are pass@1 on held-out tasks, null where not evaluated;
     `policy_versions` counts the published ones, the initial policy included.
@@ -34,6 +34,10 @@ def summarize(job: Job) -> dict[str, Any]:
                 reason_word(name): count for name, count in sorted(progress.groups_dropped.items())
             },
         },
+        "gates": [
+            {"point": each.point, "verdict": each.verdict, "action": each.action, "message": each.message}
+            for each in job.gates
+        ],
         "trainer_idle": progress.trainer_idle,
         "rollout_idle": progress.rollout_idle,
         "policy_versions": progress.version + 1,

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from temper.client.sdk.types import Evaluation, Job, JobState, Notice, Progress, StateChange, Update
+from temper.client.live.words import verdict_line
+from temper.client.sdk.types import (
+    Evaluation,
+    GateVerdict,
+    Job,
+    JobState,
+    Notice,
+    Progress,
+    StateChange,
+    Update,
+)
 
 HISTORY = 512
 """Points kept per domain for its sparkline."""
@@ -73,6 +83,10 @@ class JobView:
                 self.job = dataclasses.replace(self.job, state=state, reason=reason, ended_at=ended)
             case Evaluation() as result:
                 self.job = dataclasses.replace(self.job, evals=_with(self.job.evals, result))
+            case GateVerdict() as verdict:
+                self.job = dataclasses.replace(self.job, gates=(*self.job.gates, verdict))
+                if verdict.verdict != "pass":
+                    self.notices.append(Notice("warning", "gate", f"gate {verdict_line(verdict)}"))
             case Notice() as notice:
                 self.notices.append(notice)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from temper.client.sdk.types import GateVerdict
+
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -51,3 +53,9 @@ def dropped(reasons: Mapping[str, int]) -> str:
 def reason_word(name: str) -> str:
     """`DROP_REASON_STALE` as `stale`."""
     return name.removeprefix("DROP_REASON_").lower()
+
+
+def verdict_line(verdict: GateVerdict) -> str:
+    """`step-40 fail, rollback: calc: pass@1 moved by -0.31 …`."""
+    action = f", {verdict.action}" if verdict.action else ""
+    return f"{verdict.point} {verdict.verdict.replace('_', ' ')}{action}: {verdict.message}"

@@ -26,6 +26,7 @@ def page(material: Material) -> str:
         _header(material),
         _tiles(material),
         _results(material),
+        _gates(material),
         _curves(material),
         _trajectories(material),
         _events(material),
@@ -113,6 +114,16 @@ def _curves(material: Material) -> str:
     if not charts:
         return ""
     return f'<h2>Curves</h2><div class="two curves">{"".join(draw(chart) for chart in charts)}</div>'
+
+
+def _gates(material: Material) -> str:
+    """What the gates said; nothing for a job without any."""
+    rows = [
+        (each.point, each.step, f"v{each.version}", each.verdict.replace("_", " "), each.action, each.message)
+        for each in material.job.gates
+    ]
+    table = _table(("point", "step", "version", "verdict", "what followed", "why"), rows)
+    return f"<h2>Gates</h2>{table}" if table else ""
 
 
 def _trajectories(material: Material) -> str:

@@ -27,5 +27,5 @@ WORKERS = (
 )
 EVENTS = (
     "SELECT toFloat64(time) AS time, kind, level, code, message, state FROM job_events FINAL"
-    " WHERE job_id = {job:String} AND kind IN ('state', 'notice') ORDER BY time"
+    " WHERE job_id = {job:String} AND kind IN ('state', 'notice', 'gate') ORDER BY time"
 )

@@ -7,20 +7,23 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from temper.client.runs.submit import published_files, to_blob
+from temper.client.runs.submit import promoted_files, published_files, to_blob
 from temper.client.sdk.aio import AsyncClient
 from temper.runtime.errors import Conflict, Rejected
 
 
 async def export(
-    client: AsyncClient, job_id: str, directory: Path, *, reward_model: bool = False
+    client: AsyncClient, job_id: str, directory: Path, *, reward_model: bool = False, promoted: bool = False
 ) -> list[dict[str, object]]:
-    """Write the files of a job's last policy, or reward model, into the new `directory`; one record per file.
+    """Write the files of a job's last policy, its reward model, or what a name (in the place of the job) stands for, into the new `directory`; one record per file.
 
     Conflict if `directory` holds something already, NotFound if the job has no policy, Rejected if a file's name is no name.
     """
     _require_new(directory)
-    files = await published_files(client, job_id, reward_model=reward_model)
+    if promoted:
+        files = await promoted_files(client, job_id)
+    else:
+        files = await published_files(client, job_id, reward_model=reward_model)
     contents = {name: await client.artifacts.download(to_blob(ref)) for name, ref in sorted(files.items())}
     _write(directory, contents)
     return [{"file": name, "bytes": len(content)} for name, content in contents.items()]

@@ -93,6 +93,16 @@ async def published_files(
     return manifest_files(content)
 
 
+async def promoted_files(client: AsyncClient, name: str) -> dict[str, common_pb2.BlobRef]:
+    """Files of what a name stands for. NotFound if it stands for nothing."""
+    names = {each.name: each for each in await client.platform.promotions()}
+    current = names[name].history[-1].manifest if name in names else None
+    if current is None:
+        known = ", ".join(sorted(names)) or "none"
+        raise NotFound(f"no policy is promoted as {name!r}", field="name", hint=f"known: {known}")
+    return manifest_files(await client.artifacts.download(current))
+
+
 def base_of(content: bytes) -> common_pb2.BlobRef | None:
     """The manifest that a weight manifest (canonical JSON) builds on; None when it holds full weights itself."""
     ref = json.loads(content).get("baseManifest")

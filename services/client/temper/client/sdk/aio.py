@@ -101,6 +101,10 @@ class AsyncJobs:
         """End a job; idempotent."""
         return await self._connection.run(calls.cancel_job(job_id, reason))
 
+    async def roll_back(self, job_id: str, *, reason: str = "") -> types.Job:
+        """Send training back to the last accepted evaluation."""
+        return await self._connection.run(calls.roll_back_job(job_id, reason))
+
     async def pause(self, job_id: str) -> types.Job:
         """Stop issuing groups."""
         return await self._connection.run(calls.pause_job(job_id))
@@ -171,6 +175,21 @@ class AsyncPlatform:
     async def policies(self) -> list[types.Policy]:
         """Last published policy of each job."""
         return await self._connection.run(calls.list_policies())
+
+    async def promotions(self) -> list[types.PromotedPolicy]:
+        """Names with the versions that they stand and stood for."""
+        return await self._connection.run(calls.list_promotions())
+
+    async def promote(
+        self, name: str, job_id: str, *, version: int | None = None, force: bool = False, reason: str = ""
+    ) -> types.PromotedPolicy:
+        """Make a version the one that a name stands for; without `version`, the newest that passed its gates."""
+        call = calls.promote_policy(name, job_id, version, reason, force=force)
+        return await self._connection.run(call)
+
+    async def demote(self, name: str, *, reason: str = "") -> types.PromotedPolicy:
+        """Make the version before the current one the one that a name stands for."""
+        return await self._connection.run(calls.demote_policy(name, reason))
 
     async def approvals(self, *, everything: bool = False) -> list[types.Approval]:
         """What waits for a person; with `everything`, what has been answered too."""

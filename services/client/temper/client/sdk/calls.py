@@ -125,6 +125,12 @@ def resume_job(job_id: str) -> Call[types.Job]:
     return _job("ResumeJob", job_pb2.ResumeJobRequest(job_id=job_id), job_pb2.ResumeJobResponse, _job_of)
 
 
+def roll_back_job(job_id: str, reason: str) -> Call[types.Job]:
+    """Send training back."""
+    request = job_pb2.RollBackJobRequest(job_id=job_id, reason=reason)
+    return _job("RollBackJob", request, job_pb2.RollBackJobResponse, _job_of)
+
+
 # ---------------------------------------------------------------- platform
 def list_services(service: str) -> Call[list[types.Instance]]:
     """Live instances."""
@@ -168,6 +174,36 @@ def list_policies() -> Call[list[types.Policy]]:
     """Last published policy of each job."""
     request = platform_pb2.ListPoliciesRequest()
     return _platform("ListPolicies", request, platform_pb2.ListPoliciesResponse, _policies)
+
+
+def promote_policy(
+    name: str, job_id: str, version: int | None, reason: str, *, force: bool
+) -> Call[types.PromotedPolicy]:
+    """Make a version the one that a name stands for."""
+    request = platform_pb2.PromotePolicyRequest(
+        name=name, job_id=job_id, version=version, reason=reason, force=force
+    )
+    return _platform("PromotePolicy", request, platform_pb2.PromotePolicyResponse, _promoted)
+
+
+def demote_policy(name: str, reason: str) -> Call[types.PromotedPolicy]:
+    """Go back to the version before."""
+    request = platform_pb2.DemotePolicyRequest(name=name, reason=reason)
+    return _platform("DemotePolicy", request, platform_pb2.DemotePolicyResponse, _promoted)
+
+
+def list_promotions() -> Call[list[types.PromotedPolicy]]:
+    """Names with their histories."""
+    request = platform_pb2.ListPromotionsRequest()
+    return _platform("ListPromotions", request, platform_pb2.ListPromotionsResponse, _promotions)
+
+
+def _promoted(reply: Any) -> types.PromotedPolicy:
+    return convert.promoted(reply.policy)
+
+
+def _promotions(reply: Any) -> list[types.PromotedPolicy]:
+    return [convert.promoted(each) for each in reply.policies]
 
 
 def _policies(reply: Any) -> list[types.Policy]:

@@ -53,6 +53,38 @@ def evaluation(message: job_pb2.EvalResult) -> types.Evaluation:
     return types.Evaluation(pass_at_k=dict(message.pass_at_k), **values)
 
 
+def gate(message: job_pb2.GateVerdict) -> types.GateVerdict:
+    """A verdict with its checks."""
+    plain = ("point", "step", "version", "verdict", "action", "message", "rollback")
+    checks = tuple(_gate_check(each) for each in message.checks)
+    return types.GateVerdict(checks=checks, **{name: getattr(message, name) for name in plain})
+
+
+def _gate_check(message: job_pb2.GateCheck) -> types.GateCheck:
+    plain = ("domain", "bound", "verdict", "value", "low", "high", "limit", "n", "reference", "message")
+    values: dict[str, Any] = {name: getattr(message, name) for name in plain}
+    return types.GateCheck(**values)
+
+
+def promoted(message: platform_pb2.PromotedPolicy) -> types.PromotedPolicy:
+    """A name with its history."""
+    return types.PromotedPolicy(message.name, tuple(_promotion(each) for each in message.history))
+
+
+def _promotion(message: platform_pb2.Promotion) -> types.Promotion:
+    return types.Promotion(
+        job_id=message.job_id,
+        version=message.version,
+        verdict=message.verdict,
+        point=message.point,
+        forced=message.forced,
+        reason=message.reason,
+        promoted_at=seconds(message.promoted_at),
+        returns_to=message.returns_to if message.HasField("returns_to") else None,
+        manifest=blob(message.manifest) if message.HasField("manifest") else None,
+    )
+
+
 def state(value: int) -> types.JobState:
     """`JOB_STATE_RUNNING` as `running`."""
     name = job_pb2.JobState.Name(cast("Any", value)).removeprefix("JOB_STATE_").lower()
@@ -71,6 +103,7 @@ def job(message: job_pb2.Job) -> types.Job:
         ended_at=seconds(message.ended_at),
         progress=progress(message.progress),
         evals=tuple(evaluation(each) for each in message.evals),
+        gates=tuple(gate(each) for each in message.gates),
         spec=MessageToDict(message.spec, preserving_proto_field_name=True),
         etag=message.etag,
     )
@@ -88,6 +121,8 @@ def update(message: job_pb2.WatchJobResponse) -> types.Update | None:
             payload = progress(event.progress)
         case "eval":
             payload = evaluation(event.eval)
+        case "gate":
+            payload = gate(event.gate)
         case "notice":
             payload = types.Notice(event.notice.level, event.notice.code, event.notice.message)
         case _:

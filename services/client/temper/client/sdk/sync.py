@@ -99,6 +99,10 @@ class Jobs:
         """End a job; idempotent."""
         return self._connection.run(calls.cancel_job(job_id, reason))
 
+    def roll_back(self, job_id: str, *, reason: str = "") -> types.Job:
+        """Send training back to the last accepted evaluation."""
+        return self._connection.run(calls.roll_back_job(job_id, reason))
+
     def pause(self, job_id: str) -> types.Job:
         """Stop issuing groups."""
         return self._connection.run(calls.pause_job(job_id))
@@ -167,6 +171,21 @@ class Platform:
     def policies(self) -> list[types.Policy]:
         """Last published policy of each job."""
         return self._connection.run(calls.list_policies())
+
+    def promotions(self) -> list[types.PromotedPolicy]:
+        """Names with the versions that they stand and stood for."""
+        return self._connection.run(calls.list_promotions())
+
+    def promote(
+        self, name: str, job_id: str, *, version: int | None = None, force: bool = False, reason: str = ""
+    ) -> types.PromotedPolicy:
+        """Make a version the one that a name stands for; without `version`, the newest that passed its gates."""
+        call = calls.promote_policy(name, job_id, version, reason, force=force)
+        return self._connection.run(call)
+
+    def demote(self, name: str, *, reason: str = "") -> types.PromotedPolicy:
+        """Make the version before the current one the one that a name stands for."""
+        return self._connection.run(calls.demote_policy(name, reason))
 
     def approvals(self, *, everything: bool = False) -> list[types.Approval]:
         """What waits for a person; with `everything`, what has been answered too."""

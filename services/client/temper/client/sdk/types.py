@@ -125,6 +125,88 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class GateCheck:
+    """One bound on one domain. Example: `GateCheck("calc", "max_drop", "fail", value=-.31, limit=-.1)`."""
+
+    domain: str
+    """Domain."""
+    bound: str
+    """`min_pass`, `max_drop`, `samples` or `collapse`."""
+    verdict: str
+    """`pass`, `fail` or `insufficient_data`."""
+    value: float = 0.0
+    """pass@1, its change, or the recent success rate."""
+    low: float = 0.0
+    """Interval, low end."""
+    high: float = 0.0
+    """Interval, high end."""
+    limit: float = 0.0
+    """The bound."""
+    n: int = 0
+    """Tasks, or groups of a collapse."""
+    reference: str = ""
+    """Evaluation point that it was compared with."""
+    message: str = ""
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """What a gate said. Example: `GateVerdict("step-40", 40, 40, "fail", action="rollback")`."""
+
+    point: str
+    """Evaluation point, `collapse-1` or `asked-1`."""
+    step: int
+    """Optimizer step."""
+    version: int
+    """Policy version that was judged."""
+    verdict: str
+    """`pass`, `fail` or `insufficient_data`."""
+    action: str = ""
+    """What follows: nothing, `alarm`, `hold`, `rollback` or `stop`."""
+    message: str = ""
+    """One sentence."""
+    rollback: int = 0
+    """Number of the rollback that it ordered; 0 for none."""
+    checks: tuple[GateCheck, ...] = ()
+    """Bounds; of a job's record those that did not pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A version that a name stood for. Example: `Promotion("job-7f3a", 40, "pass", "step-40")`."""
+
+    job_id: str
+    """Job."""
+    version: int
+    """Version."""
+    verdict: str = ""
+    """That it rests on; empty when nothing was judged."""
+    point: str = ""
+    """Evaluation point of that verdict."""
+    forced: bool = False
+    """Whether it was promoted without a passed verdict."""
+    reason: str = ""
+    """In the words of whoever asked."""
+    promoted_at: float | None = None
+    """When."""
+    returns_to: int | None = None
+    """Position in the history that it returned to."""
+    manifest: BlobRef | None = None
+    """List of its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromotedPolicy:
+    """A name and what it stands for. Example: `PromotedPolicy("tutor", (Promotion("job-7f3a", 40),))`."""
+
+    name: str
+    """Name."""
+    history: tuple[Promotion, ...] = ()
+    """Oldest first; the last one is current."""
+
+
+@dataclass(frozen=True, slots=True)
 class StateChange:
     """A job changed its state. Example: `StateChange("failed", "accept.min_pass: calc 0.71 < 0.9")`."""
 
@@ -156,6 +238,8 @@ class Job:
     """Counters."""
     evals: tuple[Evaluation, ...] = ()
     """Evaluations so far."""
+    gates: tuple[GateVerdict, ...] = ()
+    """Verdicts of its gates so far."""
     spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Effective specification in JSON form, defaults filled in."""
     etag: str = ""
@@ -173,7 +257,7 @@ class Update:
 
     cursor: str
     """Resumes the watch after this message."""
-    payload: Job | Progress | Evaluation | Notice | StateChange
+    payload: Job | Progress | Evaluation | GateVerdict | Notice | StateChange
     """A snapshot first, then what happens."""
     time: float | None = None
     """When it happened; None for a snapshot."""

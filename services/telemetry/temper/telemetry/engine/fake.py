@@ -20,6 +20,7 @@ KEYS: dict[str, int] = {
     "tool_uses": 4,
     "steps": 2,
     "evals": 3,
+    "gates": 4,
     "job_events": 2,
     "verdicts": 4,
     "sandbox_sessions": 2,
