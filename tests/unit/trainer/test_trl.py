@@ -1,5 +1,5 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportPrivateUsage=false
-"""Losses and gradients against TRL's ``GRPOTrainer`` on the same weights, tokens and advantages."""
+"""Losses and gradients against TRL's trainers on the same weights, tokens and advantages."""
 
 import json
 import warnings
@@ -7,12 +7,15 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tests.unit.trainer.test_algorithms import begun, gradients, gradients_of, moved, pairs_of, take
 from tests.unit.trainer.test_torch_engine import config, engine, group_batch
 
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import OptimizerSettings
 from temper.trainer.engine.torch.storage import encode
+from temper.trainer.reward_models import classifier
 from temper.trainer.samples import Batch, scores
+from temper.trainer.weights import safetensors
 
 STILL = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
 PAD = 0
@@ -139,3 +142,97 @@ def test_loss_and_gradient_agree_with_trl(trl, case, tmp_path):
     assert ours.keys() == found.keys()
     for parameter, gradient in ours.items():
         torch.testing.assert_close(gradient, found[parameter], atol=1e-5, rtol=1e-4, msg=parameter)
+
+
+# ---------------------------------------------------------------- preferences
+
+
+def causal(made, directory, name):
+    """Our policy as a model of theirs."""
+    transformers = pytest.importorskip("transformers")
+    where = directory / name
+    where.mkdir()
+    (where / "config.json").write_text(json.dumps(config()))
+    (where / "model.safetensors").write_bytes(safetensors(list(made.export())))
+    return transformers.AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+
+
+def words():
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    table = tokenizers.Tokenizer(tokenizers.models.WordLevel({str(i): i for i in range(40)}, unk_token="0"))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=table, pad_token="0", eos_token="1")
+
+
+def quiet(directory, **more):
+    return {"output_dir": str(directory / "out"), "report_to": [], "use_cpu": True, "bf16": False, **more}
+
+
+def sides(batch):
+    """Chosen samples, then rejected ones, as both see them."""
+    found = list(pairs_of(batch.samples))
+    return [best for best, _ in found] + [worst for _, worst in found]
+
+
+def paired(batch):
+    rows = sides(batch)
+    return {
+        "input_ids": padded([s.ids for s in rows], torch.long, left=False),
+        "attention_mask": padded([np.ones(s.ids.size) for s in rows], torch.long, left=False),
+        "completion_mask": padded([s.mask for s in rows], torch.long, left=False),
+    }
+
+
+def assert_same(ours, theirs):
+    found = {n.removeprefix("module."): p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    assert ours.keys() == found.keys()
+    for parameter, gradient in ours.items():
+        torch.testing.assert_close(gradient, found[parameter], atol=1e-5, rtol=1e-4, msg=parameter)
+
+
+@pytest.mark.filterwarnings("ignore")  # what a peer warns of is not ours to mend
+def test_dpo_agrees_with_trl(trl, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    made, batch = engine(), group_batch()
+    chosen, settings = begun(made, "dpo", dpo_beta=0.3)
+    reference = causal(made, tmp_path, "reference")
+    moved(made)
+    outcome = take(made, batch, chosen, settings)
+    theirs = trl.DPOTrainer(
+        model=causal(made, tmp_path, "policy"),
+        ref_model=reference,
+        args=trl.DPOConfig(**quiet(tmp_path, beta=0.3, loss_type=["sigmoid"])),
+        train_dataset=datasets.Dataset.from_list([{"prompt": "1 2", "chosen": "3", "rejected": "4"}]),
+        processing_class=words(),
+    )
+    loss = theirs._compute_loss(theirs.model, paired(batch), False)
+    loss.backward()
+    assert outcome.metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    assert_same(gradients(made), theirs.model)
+
+
+@pytest.mark.parametrize("centring", [0.0, 0.01])
+@pytest.mark.filterwarnings("ignore")  # what a peer warns of is not ours to mend
+def test_a_reward_model_agrees_with_trl(trl, centring, tmp_path):
+    transformers, datasets = pytest.importorskip("transformers"), pytest.importorskip("datasets")
+    made, batch = engine(), group_batch()
+    chosen, settings = begun(made, "reward_model", centring=centring)
+    torch.nn.init.normal_(
+        made.judge.model.value_head.weight, std=0.3, generator=torch.Generator().manual_seed(1)
+    )
+    (tmp_path / "config.json").write_text(json.dumps({**classifier(config()), "pad_token_id": PAD}))
+    (tmp_path / "model.safetensors").write_bytes(safetensors(list(made.export_judge())))
+    outcome = take(made, batch, chosen, settings)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32)
+    theirs = trl.RewardTrainer(
+        model=model,
+        args=trl.RewardConfig(**quiet(tmp_path, center_rewards_coefficient=centring or None)),
+        train_dataset=datasets.Dataset.from_list([{"chosen": "1 2 3", "rejected": "1 2 4"}]),
+        processing_class=words(),
+    )
+    given = paired(batch)
+    del given["completion_mask"]
+    loss = theirs.compute_loss(theirs.model, given)
+    loss.backward()
+    assert outcome.metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    ours = {n.replace("value_head", "score"): g for n, g in gradients_of(made.judge.model).items()}
+    assert_same(ours, theirs.model)
