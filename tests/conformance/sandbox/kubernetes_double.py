@@ -425,6 +425,6 @@ def _until_command(init: int) -> None:
 
     for _ in range(2000):
         with contextlib.suppress(OSError):
-            if b"wait" in Path(f"/proc/{init}/cmdline").read_bytes():
+            if Path(f"/proc/{init}/cmdline").read_bytes().startswith(b"/bin/sh\0"):
                 return
         time.sleep(0.005)

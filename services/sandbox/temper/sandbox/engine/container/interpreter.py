@@ -1,56 +1,21 @@
-"""The persistent Python of a container: code goes to its standard input, an untrusted "ended" comes back.
-
-The guest's code travels with the start, so an image needs a Python (3.10 or later) and nothing of ours.
-"""
+"""The persistent Python of a container: code goes to its standard input, an untrusted "ended" comes back."""
 
 import asyncio
-import json
 import secrets
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from temper.sandbox.engine import guest
 from temper.sandbox.engine.command import Limits, Stream
+from temper.sandbox.engine.container import boot
 from temper.sandbox.engine.container.seam import Container, Program
 from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.output import CappedBuffer
 
-_PACKAGE: Final = "temper.sandbox.engine.guest"
 _MODULES: Final = ("wire", "interpreter", "streamed")
 _LAST_WORDS_S: Final = 0.2
 """How long a dead interpreter's last answer may still be on its way."""
 _MARK_S: Final = 2.0
 """Longest wait for output that an answer has overtaken."""
-_BOOT: Final = f"""
-import json, os, sys, types
-def take(count):
-    data = b""
-    while len(data) < count:
-        more = os.read(0, count - len(data))
-        if not more:
-            sys.exit(0)
-        data += more
-    return data
-sources = json.loads(take(int(take(12))))
-parent = None
-for part in {_PACKAGE!r}.split("."):
-    name = parent.__name__ + "." + part if parent else part
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__path__ = []
-    parent = module
-for part, text in sources.items():
-    module = sys.modules[parent.__name__ + "." + part] = types.ModuleType(parent.__name__ + "." + part)
-    setattr(parent, part, module)
-    exec(compile(text, part, "exec"), module.__dict__)
-module.main()
-"""
-
-
-def _sources() -> bytes:
-    directory = Path(guest.__file__).parent
-    text = json.dumps({name: (directory / f"{name}.py").read_text() for name in _MODULES}).encode()
-    return b"%012d" % len(text) + text
 
 
 class Interpreter:
@@ -80,9 +45,8 @@ class Interpreter:
     @staticmethod
     async def begin(container: Container) -> "Interpreter":
         """Start one. Raises Unavailable."""
-        program = await container.start([*container.python, "-c", _BOOT], container.environment, stdin=True)
-        interpreter = Interpreter(program)
-        interpreter._send(_sources())
+        interpreter = Interpreter(await boot.start(container))
+        interpreter._send(boot.sources(_MODULES))
         return interpreter
 
     def _send(self, data: bytes) -> None:

@@ -56,18 +56,25 @@ class Run:
         environment = {**self._container.environment, **self._command.env}
         stdin = bool(self._command.stdin)
         self._program = await self._container.start(argv, environment, stdin=stdin)
-        self._tasks.append(asyncio.create_task(self._pump()))
+        pump = asyncio.create_task(self._pump(self._sink))
+        pump.add_done_callback(self._read_on)
+        self._tasks.append(pump)
         if stdin:
             self._tasks.append(asyncio.create_task(self._feed()))
         return self._program
 
-    async def _pump(self) -> None:
+    def _read_on(self, pump: "asyncio.Task[None]") -> None:
+        """A sink that failed gets nothing more; the program goes on, and `finish` says why."""
+        if not pump.cancelled() and pump.exception() is not None:
+            self._tasks.append(asyncio.create_task(self._pump(None)))
+
+    async def _pump(self, sink: Sink | None) -> None:
         flood = max(self._limits.output_bytes * _FLOOD_CAPS, _FLOOD_BYTES)
         while (got := await self._program.read()) is not None:
             stream, data = got
             self._buffers[stream].write(data)
-            if self._sink is not None:
-                await self._sink(stream, data)
+            if sink is not None:
+                await sink(stream, data)
             elif self._buffers[stream].total > flood and not self.flooded.done():
                 self.flooded.set_result(None)
 

@@ -6,14 +6,16 @@ Commands run one at a time under a lock. Every wait ends: at the command's end, 
 import asyncio
 import contextlib
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from temper.runtime.errors import Rejected, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Unavailable
 from temper.sandbox.engine.base import (
     Command,
     CommandResult,
+    Evidence,
     Limits,
     Outcome,
     ProcessInfo,
@@ -22,9 +24,12 @@ from temper.sandbox.engine.base import (
     Sink,
 )
 from temper.sandbox.engine.container import files, processes
+from temper.sandbox.engine.container.door import Door
 from temper.sandbox.engine.container.interpreter import Interpreter
 from temper.sandbox.engine.container.programs import Run, script
 from temper.sandbox.engine.container.seam import Container
+from temper.sandbox.engine.container.sessions import ContainerSession, open_session
+from temper.sandbox.engine.door import listen_inside
 from temper.sandbox.engine.filecalls import FileCalls
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.lacking import refusal
@@ -37,6 +42,7 @@ _UNCLEAR: Final = frozenset({None, 128, 255})
 """Statuses by which a runtime says that it has lost a program, or the container with it; a program may say the same."""
 _END_OF_TEXT: Final = "the interpreter was killed"
 _FLOOD_BYTES: Final = 64 << 20
+_MOST_SESSIONS: Final = 64
 
 Make = Callable[[], Awaitable[Container]]
 
@@ -52,6 +58,10 @@ class ContainerSandbox(FileCalls):
         self._snapshots = snapshots
         self._on_destroyed = on_destroyed
         self._interpreter: Interpreter | None = None
+        self._sessions: dict[str, ContainerSession] = {}
+        self._opened = 0
+        self._door: Door | None = None
+        self._place = object()
         self._turn = asyncio.Lock()
         self._destroyed = False
 
@@ -72,6 +82,7 @@ class ContainerSandbox(FileCalls):
     async def execute(self, command: Command, limits: Limits, sink: Sink | None = None) -> CommandResult:
         """Run a program to its end or its limit; background children it leaves live on."""
         async with self._turn:
+            await self._shut_door()
             return await self._execute(command, limits, sink) if self.alive else _dead()
 
     async def _execute(self, command: Command, limits: Limits, sink: Sink | None) -> CommandResult:
@@ -88,14 +99,14 @@ class ContainerSandbox(FileCalls):
         if ending is Ending.FINISHED and program.ended.result() in _UNCLEAR and await self._confirm_death():
             ending = Ending.DIED
         return replace(
-            run.complete(await self._judge(watch, ending, truncated=run.truncated)), interpreter_lost=lost
+            run.complete(self._judge(ending, watch.evidence(), run.truncated)), interpreter_lost=lost
         )
 
     async def _refused(self, watch: Watch, error: Unavailable) -> CommandResult:
         """A program that could not start: the agent's doing if a limit was hit, else the host's failure."""
         if not self.alive:
             return _dead()
-        result = await self._judge(watch, Ending.FINISHED, truncated=False)
+        result = self._judge(Ending.FINISHED, watch.evidence(), False)
         if result.outcome is Outcome.OK:
             raise error
         return replace(result, error=error.message)
@@ -103,6 +114,7 @@ class ContainerSandbox(FileCalls):
     async def python(self, code: str, limits: Limits) -> CommandResult:
         """Run code in the persistent interpreter, which starts at the first call."""
         async with self._turn:
+            await self._shut_door()
             return await self._python(code, limits) if self.alive else _dead()
 
     async def _python(self, code: str, limits: Limits) -> CommandResult:
@@ -123,7 +135,7 @@ class ContainerSandbox(FileCalls):
         error = _END_OF_TEXT if lost else answered.result()
         if lost:
             await self._drop_interpreter()
-        result = await self._judge(watch, ending, truncated=buffer.truncated)
+        result = self._judge(ending, watch.evidence(), buffer.truncated)
         return replace(result, stdout=buffer.value(), error=error or None, interpreter_lost=lost)
 
     async def _bury(self, interpreter: Interpreter) -> Ending:
@@ -144,28 +156,30 @@ class ContainerSandbox(FileCalls):
         return self._container.died.done()
 
     async def _enforce(self, ending: Ending, ended: "asyncio.Future[Any]", limits: Limits) -> bool:
-        """At a limit: TERM, then KILL to everything, the interpreter included; True if there was one."""
+        """At a limit: TERM, then KILL to everything but the sessions, the interpreter included; True if there was one."""
         if ending in {Ending.FINISHED, Ending.DIED}:
             return False
+        spared = frozenset(self._keepers())
         if ending is not Ending.OUTPUT and limits.grace_s > 0:
-            await self._sweep(signal.SIGTERM)
+            await self._sweep(signal.SIGTERM, spared)
             awaited = {ended, self._container.died}
             await asyncio.wait(awaited, timeout=limits.grace_s, return_when=asyncio.FIRST_COMPLETED)
-        await self._sweep(signal.SIGKILL)
+        await self._sweep(signal.SIGKILL, spared)
         return await self._drop_interpreter()
 
-    async def _sweep(self, number: signal.Signals) -> None:
+    async def _sweep(self, number: signal.Signals, spared: frozenset[int]) -> None:
         """A container that cannot be swept is ended."""
         try:
-            await self._container.sweep(int(number))
+            await self._container.sweep(int(number), spared)
         except Unavailable:
             await self._container.remove()
 
     async def quiesce(self) -> None:
-        """Kill every process of the agent; files stay."""
+        """Kill every process of the agent, sessions included; files stay."""
         if self.alive:
-            await self._sweep(signal.SIGKILL)
+            await self._sweep(signal.SIGKILL, frozenset())
         await self._drop_interpreter()
+        await self._close_door()
 
     async def _drop_interpreter(self) -> bool:
         if self._interpreter is None:
@@ -174,29 +188,43 @@ class ContainerSandbox(FileCalls):
         await interpreter.close()
         return True
 
-    async def _judge(self, watch: Watch, ending: Ending, *, truncated: bool) -> CommandResult:
+    def _judge(self, ending: Ending, evidence: Evidence, truncated: bool) -> CommandResult:
         if self._destroyed and ending is Ending.FINISHED:
             ending = Ending.DIED
-        evidence = watch.evidence()
         full = self._container.files is not None and self._container.files.full
         outcome = judge(ending, evidence, disk_full=full, truncated=truncated)
         return CommandResult(outcome, truncated=truncated, evidence=evidence)
 
     async def open_session(self, spec: SessionSpec, sink: Sink | None = None) -> Session:
-        """Refused."""
-        raise refusal("sessions")
+        """Start a program that outlives this call. Raises Rejected, Exhausted, Unavailable."""
+        if not self._container.python:
+            raise refusal("sessions: the image has no python3")
+        self._require_alive()
+        self._sessions = {name: each for name, each in self._sessions.items() if not each.closed}
+        if len(self._sessions) >= _MOST_SESSIONS:
+            raise Exhausted(f"{_MOST_SESSIONS} sessions are open", hint="close one")
+        self._opened += 1
+        name = f"s{self._opened}"
+        session = await open_session(self._container, name, spec, sink, self._judge)
+        self._sessions[name] = session
+        return session
+
+    def _keepers(self) -> dict[int, str]:
+        """Pids of our own programs inside: a session's keeper with the session's id, the door with none."""
+        keepers = {pid: name for name, each in self._sessions.items() for pid in each.ours if not each.closed}
+        return keepers | ({self._door.pid: ""} if self._door is not None else {})
 
     async def list_processes(self) -> list[ProcessInfo]:
         """What runs now. Raises Unavailable."""
         self._require_alive()
-        return await processes.listing(self._container)
+        return processes.of_sessions(await processes.listing(self._container), self._keepers())
 
     async def signal(self, pid: int, number: int) -> None:
         """Send a signal to one process of the agent. Raises Rejected, Unavailable."""
         if not 0 < number < signal.NSIG:
             raise Rejected(f"no signal {number}", field="signal", hint=f"1 to {signal.NSIG - 1}")
         self._require_alive()
-        await processes.send(self._container, pid, number)
+        await processes.send(self._container, pid, number, self._keepers())
 
     def _require_alive(self) -> None:
         if not self.alive:
@@ -230,11 +258,11 @@ class ContainerSandbox(FileCalls):
         """Keep the files, the agent's processes held still meanwhile. Raises Exhausted, Unavailable."""
         async with self._turn:
             trees = self._reach()
-            await self._container.sweep(int(signal.SIGSTOP))
+            await self._container.pause()
             try:
                 return await asyncio.to_thread(self._snapshots.take, trees)
             finally:
-                await self._container.sweep(int(signal.SIGCONT))
+                await self._container.resume()
 
     async def restore(self, snapshot: str) -> None:
         """As new, with the files of a snapshot. Raises Rejected, Unavailable."""
@@ -251,7 +279,44 @@ class ContainerSandbox(FileCalls):
         async with self._turn:
             await self._drop_interpreter()
             await self._container.remove()
+            await self._lose_sessions()
             self._container = await self._make()
+            self._place = object()
+
+    async def _lose_sessions(self) -> None:
+        """The container is gone, and with it what was open inside."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.lost()
+            await session.close()
+        await self._close_door()
+
+    @property
+    def place(self) -> object:
+        """Another object after each reset or restore, and whenever the door was lost."""
+        if self._door is not None and self._door.lost:
+            self._place = object()
+        return self._place
+
+    async def listen(self, port: int) -> socket.socket:
+        """A socket that gets what connects to the sandbox's own loopback. Raises Unavailable."""
+        self._require_alive()
+        if self._container.network >= 0:
+            return await listen_inside(self._container.network, port)
+        await self._close_door()
+        self._door, listener = await Door.open(self._container, port)
+        return listener
+
+    async def _shut_door(self) -> None:
+        """A door that nobody serves any more is closed before anything else runs."""
+        if self._door is not None and self._door.shut:
+            await self._close_door()
+
+    async def _close_door(self) -> None:
+        if self._door is not None:
+            door, self._door = self._door, None
+            self._place = object()
+            await door.close()
 
     async def destroy(self) -> None:
         """Kill everything, free everything. Idempotent."""
@@ -262,6 +327,7 @@ class ContainerSandbox(FileCalls):
             await self._container.remove()
             async with self._turn:  # what ran has been told
                 await self._drop_interpreter()
+                await self._lose_sessions()
         finally:
             self._on_destroyed()
 

@@ -66,8 +66,21 @@ class Container(Protocol):
         """Start a program as the sandbox's user. Raises Unavailable."""
         ...
 
-    async def sweep(self, number: int) -> None:
-        """Send a signal to every process but the first. Raises Unavailable if that cannot be done."""
+    @property
+    def network(self) -> int:
+        """Descriptor of a process in its network, where that is one of this host's kernel; else -1."""
+        ...
+
+    async def sweep(self, number: int, spared: frozenset[int] = frozenset()) -> None:
+        """Send a signal to every process but the first and `spared` with what is below them. Raises Unavailable."""
+        ...
+
+    async def pause(self) -> None:
+        """Hold every process still; asked only of a container with `files`. Raises Unavailable."""
+        ...
+
+    async def resume(self) -> None:
+        """Let them go on. Raises Unavailable."""
         ...
 
     async def remove(self) -> None:

@@ -131,7 +131,7 @@ class DockerBackend(ContainerBackend):
         gvisor = self._runtime == _GVISOR
         notes = [f"image {self._image}"]
         if not self._python:
-            notes.append("the image has no python3, so the python tool does not work")
+            notes.append("the image has no python3: no python tool, no sessions")
         if not seen:
             notes.append(
                 "containers cannot be seen from here: no counts of memory and processes, single files only"
@@ -143,9 +143,11 @@ class DockerBackend(ContainerBackend):
             Isolation.VM if gvisor else Isolation.NAMESPACE,
             enforced=enforced if seen else enforced - counted,
             advisory=frozenset() if seen else counted,
-            network_modes=("none",),
+            network_modes=("none", "allow", "open") if self._python or seen else ("none",),
             snapshots=("files",) if seen else (),
             max_fork=self._slots if seen else 0,
+            sessions=bool(self._python),
+            terminals=bool(self._python),
             streaming=True,
             processes=True,
             trees=seen,
@@ -158,7 +160,7 @@ class DockerBackend(ContainerBackend):
         self._made += 1
         unique = f"temper-{self._place[:8]}-{slot}-{self._made}-{uuid4().hex[:8]}"
         uid = self._first_uid + slot
-        await self._client.call(self._create, unique, name, uid, limits, network)
+        await self._client.call(self._create, unique, name, uid, limits)
         container = DockerContainer(self._client, unique, uid, self._python, self._environment())
         try:
             await container.begin(kernel_shared=self._runtime != _GVISOR)
@@ -168,7 +170,7 @@ class DockerBackend(ContainerBackend):
             raise
         return container
 
-    def _create(self, unique: str, name: str, uid: int, limits: Limits, network: str) -> None:
+    def _create(self, unique: str, name: str, uid: int, limits: Limits) -> None:
         api = self._client.api
         host = api.create_host_config(
             auto_remove=True,
@@ -179,7 +181,7 @@ class DockerBackend(ContainerBackend):
             mem_limit=limits.memory_bytes,
             memswap_limit=limits.memory_bytes,
             nano_cpus=int(limits.cpus * 1e9),
-            network_mode=network,
+            network_mode="none",  # a way out is a door, never an interface
             pids_limit=limits.pids,
             read_only=True,
             runtime=self._runtime or None,

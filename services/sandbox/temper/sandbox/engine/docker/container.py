@@ -18,6 +18,7 @@ from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import cgroups
 from temper.sandbox.engine.container import processes
 from temper.sandbox.engine.container.meters import LastingMeter
+from temper.sandbox.engine.docker import census
 from temper.sandbox.engine.docker.client import MISSING, Client, Execution
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.groups import GroupV1, GroupV2
@@ -60,6 +61,8 @@ class DockerContainer:
         """The container's control group, where it can be seen."""
         self.files: Files | None = None
         """Its trees, where they can be seen."""
+        self.network = -1
+        """Its first process, where this host's kernel has its network."""
 
     async def begin(self, *, kernel_shared: bool) -> None:
         """Start it and find out what can be reached from here. Raises Unavailable."""
@@ -79,6 +82,7 @@ class DockerContainer:
             handles = {tree: os.open(top / tree[1:], _PLACE) for tree in TREES}
             shared = os.open(top / "dev/shm", _PLACE)
             self.files = Files(handles, self._uid, sized=True, beside=[shared])
+            self.network = self._pidfd
         else:
             self._members = None  # its processes are known to its own kernel alone
 
@@ -140,42 +144,50 @@ class DockerContainer:
         )
         return Execution(self._client, made["Id"], reader, writer)
 
-    async def sweep(self, number: int) -> None:
-        """Signal every process of the agent; after KILL, wait until they are gone. Raises Unavailable."""
+    async def sweep(self, number: int, spared: frozenset[int] = frozenset()) -> None:
+        """Signal every process of the agent but `spared` and what is below; after KILL, wait until they are gone. Raises Unavailable."""
         if self._members is None:
-            await processes.sweep(self, number)
+            await processes.sweep(self, number, spared)
             return
-        self._signal_all(number)
-        if number != signal.SIGKILL or not self._agents():
+        self._signal_all(number, spared)
+        if number != signal.SIGKILL or not self._agents(spared):
             return
         # What forks faster than it is killed is held still first.
         with contextlib.suppress(Unavailable, MISSING):
-            await self._client.call(self._client.api.pause, self._name)
-        self._signal_all(number)
+            await self.pause()
+        self._signal_all(number, spared)
         with contextlib.suppress(Unavailable, MISSING):
-            await self._client.call(self._client.api.unpause, self._name)
-        await self._until_swept()
+            await self.resume()
+        await self._until_swept(spared)
 
-    async def _until_swept(self) -> None:
+    async def pause(self) -> None:
+        """Hold every process still. Raises Unavailable."""
+        await self._client.call(self._client.api.pause, self._name)
+
+    async def resume(self) -> None:
+        """Let them go on. Raises Unavailable."""
+        await self._client.call(self._client.api.unpause, self._name)
+
+    async def _until_swept(self, spared: frozenset[int]) -> None:
         try:
             async with asyncio.timeout(_SWEEP_S):
-                while self._agents() and not self.died.done():
-                    self._signal_all(signal.SIGKILL)
+                while self._agents(spared) and not self.died.done():
+                    self._signal_all(signal.SIGKILL, spared)
                     await asyncio.sleep(_SWEEP_POLL_S)
         except TimeoutError:
             raise Unavailable("processes of the container would not die") from None
 
-    def _agents(self) -> list[int]:
+    def _agents(self, spared: frozenset[int]) -> list[int]:
         """Pids, on this host, of the processes with the agent's uid; the dead that wait for their parent left out."""
         assert self._members is not None
         try:
             members = self._members.read_text().split()
         except OSError:
             return []
-        return [int(pid) for pid in members if _lives(pid, self._uid)]
+        return census.agents(members, self._uid, spared)
 
-    def _signal_all(self, number: int) -> None:
-        for pid in self._agents():
+    def _signal_all(self, number: int, spared: frozenset[int]) -> None:
+        for pid in self._agents(spared):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -201,12 +213,3 @@ class DockerContainer:
             with contextlib.suppress(OSError):
                 await self._hold.wait_closed()
             self._hold = None
-
-
-def _lives(pid: str, uid: int) -> bool:
-    """Whether it is a process of that uid and no zombie. Source: proc_pid_status(5)."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    return f"\nUid:\t{uid}\t" in status and "\nState:\tZ" not in status

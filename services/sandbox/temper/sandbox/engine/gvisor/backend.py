@@ -152,16 +152,22 @@ class GvisorBackend(ContainerBackend):
         counted = frozenset({"cpus", "cpu_s"})
         notes = ["a sandbox over its memory limit dies as a whole, with the outcome oom_killed"]
         notes.append("a watch tells a change of a file's content when its kernel writes it back, not at once")
-        notes += [] if self._python else ["the root has no python3, so the python tool does not work"]
+        notes += (
+            []
+            if self._python
+            else ["the root has no python3: no python tool, no sessions, no network by name"]
+        )
         return Capabilities(
             "gvisor",
             Isolation.VM,
             enforced=frozenset(_ENFORCED) | (counted if grouped else frozenset()),
             advisory=frozenset({"memory_bytes", "pids", "file_bytes"})
             | (frozenset() if grouped else counted),
-            network_modes=("none",),
+            network_modes=("none", "allow", "open") if self._python else ("none",),
             snapshots=("files",),
             max_fork=self._slots,
+            sessions=bool(self._python),
+            terminals=bool(self._python),
             streaming=True,
             processes=True,
             trees=True,
@@ -172,7 +178,7 @@ class GvisorBackend(ContainerBackend):
 
     async def _container(self, slot: int, name: str, limits: Limits, network: str) -> GvisorContainer:
         self._made += 1
-        unique = f"temper-{slot}-{self._made}"
+        unique = f"temper-{identity.instance()}-{slot}-{self._made}"  # names are the host's, whoever's state they lie in
         place = self._home / unique
         (place / "state").mkdir(parents=True)
         group = self._groups[slot] if self._groups else None
@@ -204,7 +210,9 @@ class GvisorBackend(ContainerBackend):
         if self._launcher is None or not self._launcher.alive:
             if self._launcher is not None:
                 self._launcher.close()
-            self._launcher = Launcher({"isolated": False}, {"PATH": os.environ.get("PATH", "/usr/bin:/bin")})
+            self._launcher = Launcher(
+                {"isolated": False, "environment": {}}, {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+            )
             await self._launcher.start()
         return self._launcher
 

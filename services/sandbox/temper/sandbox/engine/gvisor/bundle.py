@@ -52,11 +52,13 @@ def configuration(
     }
 
 
-def process(argv: Sequence[str], environment: Mapping[str, str], *, uid: int, cwd: str) -> dict[str, Any]:
+def process(
+    argv: Sequence[str], environment: Mapping[str, str], *, uid: int, cwd: str, groups: Sequence[int] = ()
+) -> dict[str, Any]:
     """A process without a right, for the container and for `runsc exec --process`."""
     return {
         "terminal": False,
-        "user": {"uid": uid, "gid": uid},
+        "user": {"uid": uid, "gid": uid, "additionalGids": list(groups)},
         "args": list(argv),
         "env": [f"{name}={value}" for name, value in environment.items()],
         "cwd": cwd,

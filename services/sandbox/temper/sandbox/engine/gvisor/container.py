@@ -17,11 +17,13 @@ from temper.sandbox.engine.container.local import LocalProgram, memory_file
 from temper.sandbox.engine.discard import discard
 from temper.sandbox.engine.files import Files
 from temper.sandbox.engine.guest import syscalls, wire
+from temper.sandbox.engine.guest.keeper import MARKS
 from temper.sandbox.engine.gvisor import bundle
 from temper.sandbox.engine.watch import Meter
 
 _READY_S: Final = 30.0
 _KILL_S: Final = 10.0
+_TELL_S: Final = 30.0
 _QUIET: Final = syscalls.MS_NOSUID | syscalls.MS_NODEV
 
 
@@ -61,12 +63,15 @@ class GvisorContainer:
         self._said = b""
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._removed = False
+        self._started = 0
         self.meter = meter
         """The slot's control group: the container's own kernel is in it."""
         self.python = python
         self.environment = environment
         self.files: Files | None = None
         """Its trees."""
+        self.network = -1
+        """Its network is its own kernel's."""
         self.died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once every process of it, on the host, is gone."""
 
@@ -133,10 +138,11 @@ class GvisorContainer:
         self.died.set_result(None)
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], *, stdin: bool) -> LocalProgram:
-        """Start a program as the agent. What it is told lies in a memory file, not in a command line. Raises Unavailable."""
+        """Start a program as the agent, in a group of its own. What it is told lies in a memory file. Raises Unavailable."""
         if self.died.done():
             raise Unavailable("the container is gone")
-        told = bundle.process(argv, env, uid=self._uid, cwd="/work")
+        self._started += 1
+        told = bundle.process(argv, env, uid=self._uid, cwd="/work", groups=[MARKS + self._started])
         descriptor = memory_file("process", json.dumps(told).encode())
         words = self.words("exec", "--process", f"/proc/self/fd/{descriptor}", self._name)
         try:
@@ -144,9 +150,32 @@ class GvisorContainer:
         finally:
             os.close(descriptor)
 
-    async def sweep(self, number: int) -> None:
-        """Signal every process of the agent. Raises Unavailable."""
-        await processes.sweep(self, number)
+    async def sweep(self, number: int, spared: frozenset[int] = frozenset()) -> None:
+        """Signal every process of the agent but `spared` and what is below. Raises Unavailable."""
+        await processes.sweep(self, number, spared)
+
+    async def pause(self) -> None:
+        """Hold its kernel's programs still. Raises Unavailable."""
+        await self._tell("pause")
+
+    async def resume(self) -> None:
+        """Let them go on. Raises Unavailable."""
+        await self._tell("resume")
+
+    async def _tell(self, command: str) -> None:
+        program = LocalProgram.begin(self.words(command, self._name), stdin=False)
+        said = b""
+        try:
+            async with asyncio.timeout(_TELL_S):
+                while (got := await program.read()) is not None:
+                    said += got[1]
+                status = await program.ended
+        except TimeoutError:
+            status = None
+        finally:
+            await program.close()
+        if status != 0:
+            raise Unavailable(f"runsc {command} failed: {said.decode(errors='replace')[-400:].strip()}")
 
     async def remove(self) -> None:
         """End it, and give back the host's file systems. Idempotent. Raises Unavailable."""

@@ -98,13 +98,19 @@ class KubernetesBackend(ContainerBackend):
             "memory, cpu and disk are limited by the cluster, which tells no counters: an outcome cannot name them",
             "no network holds only where the cluster enforces network policies",
         ]
-        notes += [] if self._python else ["the image has no python3, so the python tool does not work"]
+        notes += (
+            []
+            if self._python
+            else ["the image has no python3: no python tool, no sessions, no network by name"]
+        )
         return Capabilities(
             "kubernetes",
             Isolation.VM if strong else Isolation.NAMESPACE,
             enforced=frozenset({"wall_s", "output_bytes", "open_files", "file_bytes"}),
             advisory=frozenset({"memory_bytes", "cpus", "disk_bytes", "pids", "cpu_s", "inodes"}),
-            network_modes=("none",),
+            network_modes=("none", "allow", "open") if self._python else ("none",),
+            sessions=bool(self._python),
+            terminals=bool(self._python),
             streaming=True,
             processes=True,
             guarantees=frozenset({"memory_bytes", "cpus", "disk_bytes"}),

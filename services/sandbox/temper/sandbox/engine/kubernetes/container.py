@@ -1,6 +1,7 @@
 """One claim and its pod. Everything inside has one uid, the first process included, which no process inside can end."""
 
 import asyncio
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -45,6 +46,8 @@ class PodContainer:
         """The cluster tells no counters."""
         self.files: Files | None = None
         """Reached by programs inside only."""
+        self.network = -1
+        """Its network is on another machine."""
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], *, stdin: bool) -> PodProgram:
         """Start a program. Raises Unavailable."""
@@ -55,9 +58,17 @@ class PodContainer:
         words = ["/bin/sh", "-c", _START, "start", *bounds, *variables, *argv]
         return await self._api.execute(self.pod, words, stdin=stdin)
 
-    async def sweep(self, number: int) -> None:
-        """Signal every process but the first. Raises Unavailable."""
-        await processes.sweep(self, number)
+    async def sweep(self, number: int, spared: frozenset[int] = frozenset()) -> None:
+        """Signal every process but the first and `spared` with what is below. Raises Unavailable."""
+        await processes.sweep(self, number, spared)
+
+    async def pause(self) -> None:
+        """Hold every process still. Raises Unavailable."""
+        await self.sweep(int(signal.SIGSTOP))
+
+    async def resume(self) -> None:
+        """Let them go on. Raises Unavailable."""
+        await self.sweep(int(signal.SIGCONT))
 
     def lost(self) -> None:
         """The cluster has told that the pod is gone."""
