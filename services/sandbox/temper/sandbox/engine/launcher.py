@@ -15,6 +15,7 @@ from typing import Any, Final
 import temper.sandbox
 from temper.runtime.errors import TemperError, Unavailable
 from temper.sandbox.engine.guest import wire
+from temper.sandbox.engine.guest.launcher import BIND_NOW
 
 _START_S: Final = 20.0
 _STOP_S: Final = 5.0
@@ -89,7 +90,7 @@ class Launcher:
             # Buffers of standard output start empty in the child, and its environment holds nothing of ours.
             self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - our own program; nobody to delay yet
                 [base_python().executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", program],
-                env=self._environment,
+                env=self._environment | {BIND_NOW: "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=None,

@@ -51,6 +51,7 @@ def main() -> NoReturn:
         request: wire.Message = json.load(file)
     os.environ.clear()  # of what the outer program and Python's start have put there
     os.environ.update(request["environment"])
+    request["environment_stands"] = True
     if os.getuid() == 0:
         _own_trees(request)
         syscalls.drop_bounding_set()

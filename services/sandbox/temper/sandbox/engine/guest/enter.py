@@ -58,7 +58,7 @@ def enter(control: socket.socket, request: wire.Message, cgroups: Sequence[int],
         os.setsid()
         syscalls.become_subreaper()
     control.detach()
-    return socket.socket(fileno=CONTROL)
+    return wire.line(CONTROL)
 
 
 def stand_by(control: socket.socket, cgroups: Sequence[int]) -> wire.Message | None:

@@ -13,13 +13,14 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from temper.sandbox.engine.guest import interpreter, processes, syscalls, wire
 from temper.sandbox.engine.guest.enter import CONTROL, OOM_SCORE, Seal, enter
 
 _VICTIM: Final = b"500"  # commands die before init when memory runs out
+_SPARED: Final = b"0"
 _ANY: Final = -1
 
 
@@ -116,17 +117,10 @@ class _Init:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    @contextlib.contextmanager
-    def _victim(self) -> Iterator[None]:
+    def _score(self, text: bytes) -> None:
         """What is forked here dies before this process when memory runs out; a keeper is a victim itself already."""
-        if not self._first:
-            yield
-            return
-        os.pwrite(OOM_SCORE, _VICTIM, 0)  # inherited by the child, then taken back
-        try:
-            yield
-        finally:
-            os.pwrite(OOM_SCORE, b"0", 0)
+        if self._first:
+            os.pwrite(OOM_SCORE, text, 0)  # inherited by the child, then taken back
 
     def _spawn(self, request: wire.Message, descriptors: list[int]) -> None:
         argv: list[str] = request["argv"]
@@ -137,15 +131,15 @@ class _Init:
             actions.append((os.POSIX_SPAWN_OPEN, 0, "/proc/self/fd/1", os.O_RDWR, 0))
         try:
             os.chdir(request["cwd"] or self._request["directory"])
-            with self._victim():
-                pid = os.posix_spawnp(
-                    argv[0],
-                    argv,
-                    self._environment | request["env"],
-                    file_actions=actions,
-                    setsid=True,
-                    setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
-                )
+            self._score(_VICTIM)
+            pid = os.posix_spawnp(
+                argv[0],
+                argv,
+                self._environment | request["env"],
+                file_actions=actions,
+                setsid=True,
+                setsigdef=(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
+            )
         except IndexError:
             self.say({"event": "refused", "id": request["id"], "error": "no program is named"})
         except (OSError, ValueError) as error:
@@ -155,12 +149,17 @@ class _Init:
             self._running[pid] = request["id"]
             if not self._first:
                 self.say({"event": "started", "pid": pid})
+        finally:
+            self._score(_SPARED)
 
     def _fork_interpreter(self, request: wire.Message, descriptors: list[int]) -> None:
-        with self._victim():
+        self._score(_VICTIM)
+        try:
             pid = os.fork()
             if pid == 0:
                 self._become_interpreter(*descriptors)
+        finally:
+            self._score(_SPARED)
         self._running[pid] = request["id"]
 
     def _become_interpreter(self, channel: int, output: int) -> NoReturn:
@@ -174,17 +173,20 @@ class _Init:
         syscalls.close_from(CONTROL + 1)
         if self._alone:
             syscalls.set_dumpable(dumpable=True)
-        for name, value in self._environment.items():
-            if os.environ.get(name) != value:
+        if not self._request["environment_stands"]:
+            for name, value in self._environment.items():
                 os.environ[name] = value
         self._connection.detach()
         _serve_interpreter(self._request["search_path"])
 
     def _fork_keeper(self, request: wire.Message, descriptors: list[int]) -> None:
-        with self._victim():
+        self._score(_VICTIM)
+        try:
             pid = os.fork()
             if pid == 0:
                 self._become_keeper(descriptors[0])
+        finally:
+            self._score(_SPARED)
         self._keepers[pid] = request["session"]
 
     def _become_keeper(self, channel: int) -> NoReturn:
@@ -193,7 +195,7 @@ class _Init:
         syscalls.close_from(CONTROL + 1)
         os.setsid()
         syscalls.become_subreaper()
-        keeper = _Init(socket.socket(fileno=CONTROL), self._request, alone=False, first=False)
+        keeper = _Init(wire.line(CONTROL), self._request, alone=False, first=False)
         _live(keeper, [os.pidfd_open(os.getpid())])
 
     def _signal(self, request: wire.Message, _: list[int]) -> None:
@@ -299,7 +301,7 @@ def _usage(usage: resource.struct_rusage, total_cpu: float) -> dict[str, Any]:
 def _serve_interpreter(search_path: list[str]) -> NoReturn:
     status = 1
     try:
-        interpreter.serve(socket.socket(fileno=CONTROL), search_path)
+        interpreter.serve(wire.line(CONTROL), search_path)
         status = 0
     finally:
         os._exit(status)

@@ -5,7 +5,7 @@ how. The policy's code shares this process and can say anything on that socket, 
 that judges the policy: limits and outcomes come from the kernel's own counts.
 """
 
-import ast
+import _ast
 import builtins
 import os
 import socket
@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from temper.sandbox.engine.guest import wire
 
+_TREE_ONLY: Final = _ast.PyCF_ONLY_AST
+"""What `ast.parse` asks for; the module around it is large, and each sandbox would pay for its pages at its fork and its end."""
 _MAX_ERROR: Final = 2000
 """Characters of error text; a longer one keeps its beginning."""
 
@@ -56,10 +58,10 @@ def run(code: str, namespace: dict[str, Any]) -> str | None:
 
 
 def _split(code: str) -> tuple[types.CodeType, types.CodeType | None]:
-    tree = ast.parse(code, "<code>")
+    tree: Any = compile(code, "<code>", "exec", _TREE_ONLY)
     tail = None
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        expression = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]  # checked one line above
+    if tree.body and isinstance(tree.body[-1], _ast.Expr):
+        expression = _ast.Expression(tree.body.pop().value)
         tail = compile(expression, "<code>", "eval")
     return compile(tree, "<code>", "exec"), tail
 

@@ -26,6 +26,8 @@ from temper.sandbox.engine.guest.networks import Networks
 # that the launcher has loaded costs each sandbox a little at its fork.
 PRELOADED: Final = ("collections", "functools", "itertools", "json", "math", "operator", "re", "typing")
 
+BIND_NOW: Final = "LD_BIND_NOW"
+"""Has the linker look up every function before the first fork, and not in each child again. Source: ld.so(8)."""
 _UNSET: Final = 0xFFFFFFFF
 """A login uid that nobody has set. Source: proc_pid_loginuid(5)."""
 _OWN_NAMESPACES: Final = (
@@ -113,15 +115,18 @@ def _serve(host: socket.socket, configuration: dict[str, Any]) -> None:
     # The kernel reaps sandboxes by itself; the host holds their pidfds.
     syscalls.handle_signal(signal.SIGCHLD, syscalls.IGNORE)
     networks = Networks()
+    os.environ.pop(BIND_NOW, None)
+    configuration["environment_stands"] = configuration["environment"].items() <= os.environ.items()
     warm_up()
     gc.collect()
+    syscalls.trim()
     gc.disable()
     gc.freeze()  # a collection in a child would copy every page it touches
     wire.send(host, {"event": "ready"})
     own = _own_namespace()
     while (received := wire.receive(host)) is not None:
         request, descriptors = received
-        control = socket.socket(fileno=descriptors[0])
+        control = wire.line(descriptors[0])
         try:
             if isolated:
                 networks.enter(request["slot"])

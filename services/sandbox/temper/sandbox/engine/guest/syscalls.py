@@ -2,6 +2,7 @@
 """Kernel calls that Python does not offer, through ctypes. Every failure is an OSError that names its call."""
 
 import _signal  # pyright: ignore[reportMissingImports]  # see handle_signal
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -191,6 +192,12 @@ def loopback_up() -> None:
     """Bring up `lo` in the present network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP_RUNNING))
+
+
+def trim() -> None:
+    """Give the kernel back what the allocator holds for nothing: each page that is mapped costs at every fork and every end."""
+    with contextlib.suppress(AttributeError):  # not every libc has it
+        _libc.malloc_trim(0)
 
 
 def handle_signal(number: int, action: Any) -> None:

@@ -4,24 +4,41 @@ Both ends are temper's own code, but the interpreter shares its process with the
 what comes from there as untrusted, hence the size limit and the shape check.
 """
 
+import _socket
 import array
 import json
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final, cast
 
 MAX_MESSAGE: Final = 64 << 20
 """Bytes. A longer message closes the connection."""
 
+_PIECE: Final = 1 << 20
 _LENGTH: Final = struct.Struct(">I")
 MAX_DESCRIPTORS: Final = 32
 """Of one message."""
+# As plain numbers: members of an enumeration are looked up by Python.
+_UNIX, _STREAM, _CLOSED_ON_EXEC = int(socket.AF_UNIX), int(socket.SOCK_STREAM), int(socket.MSG_CMSG_CLOEXEC)
+_SPACE: Final = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 Message = dict[str, Any]
 
-# Built once: `json.dumps` with separators makes an encoder for each call.
-_to_text = json.JSONEncoder(separators=(",", ":")).encode
+# The two routines in C that `json` wraps. In a process that was just forked every Python function on the way costs pages
+# that the kernel must copy, and this is on the way of each sandbox several times.
+_scan: Callable[[str, int], tuple[object, int]] = json.decoder.scanner.c_make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]  # as json.decoder uses it
+
+
+def _unknown(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+_make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # as json.encoder uses it
+_pieces: Callable[[Message, int], Sequence[str]] = _make(
+    None, _unknown, encode_basestring_ascii, None, ":", ",", False, False, True
+)
 
 
 class Malformed(ValueError):  # noqa: N818 - named like the tree it cannot import
@@ -30,7 +47,7 @@ class Malformed(ValueError):  # noqa: N818 - named like the tree it cannot impor
 
 def encode(message: Message) -> bytes:
     """One frame."""
-    body = _to_text(message).encode()
+    body = "".join(_pieces(message, 0)).encode()
     if len(body) > MAX_MESSAGE:
         raise Malformed(f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE}")
     return _LENGTH.pack(len(body)) + body
@@ -39,12 +56,16 @@ def encode(message: Message) -> bytes:
 def decode(body: bytes) -> Message:
     """The inverse of `encode` without its length."""
     try:
-        value: object = json.loads(body.decode())
+        text = body.decode()
+        value, end = _scan(text, 0)
     except (
+        StopIteration,
         ValueError,
         RecursionError,
-    ) as error:  # brackets nested deeper than the parser's stack are no message
+    ) as error:  # the last: nested deeper than the parser's stack
         raise Malformed("the frame is not JSON") from error
+    if end != len(text):
+        raise Malformed("something follows the frame's JSON")
     if not isinstance(value, dict):
         raise Malformed("the frame is no object")
     return cast("Message", value)
@@ -85,18 +106,27 @@ def send(connection: socket.socket, message: Message, descriptors: Sequence[int]
         connection.sendall(frame)
 
 
+def line(descriptor: int) -> socket.socket:
+    """The UNIX stream socket behind a descriptor: without the questions to the kernel that `socket.socket` asks about it."""
+    return _socket.socket(_UNIX, _STREAM, 0, descriptor)  # type: ignore[return-value]  # all that is used of it is there
+
+
 def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
     """Block for one message and the descriptors sent with it; None at the end of the stream."""
-    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-    head, ancillary, _, _ = connection.recvmsg(_LENGTH.size, space, socket.MSG_CMSG_CLOEXEC)
-    head += _exactly(connection, _LENGTH.size - len(head)) if head else b""
+    head, ancillary, _, _ = connection.recvmsg(_LENGTH.size, _SPACE, _CLOSED_ON_EXEC)
     if len(head) < _LENGTH.size:
-        return None
+        head += _exactly(connection, _LENGTH.size - len(head)) if head else b""
+        if len(head) < _LENGTH.size:
+            return None
     (length,) = _LENGTH.unpack(head)
     if length > MAX_MESSAGE:
         raise Malformed(f"a message of {length} bytes is over the limit of {MAX_MESSAGE}")
-    body = _exactly(connection, length)
-    return (decode(body), descriptors(ancillary)) if len(body) == length else None
+    body = connection.recv(min(length, _PIECE))
+    if len(body) < length:
+        body += _exactly(connection, length - len(body)) if body else b""
+        if len(body) < length:
+            return None
+    return decode(body), descriptors(ancillary) if ancillary else []
 
 
 def descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
@@ -112,7 +142,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     """`count` bytes, or fewer at the end of the stream."""
     pieces: list[bytes] = []
     while count > 0:
-        piece = connection.recv(min(count, 1 << 20))
+        piece = connection.recv(min(count, _PIECE))
         if not piece:
             break
         pieces.append(piece)
