@@ -1,6 +1,7 @@
 """The blocking object of the SDK and the MCP server of a platform, over a real broker and a real service."""
 
 import asyncio
+import random
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,8 +10,11 @@ import pytest
 import pytest_asyncio
 from tests.conformance.sandbox.test_service import Service, working_backend
 
-from temper.api.sandbox.v1 import sandbox_pb2
+from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
+from temper.client.sdk import transfers
+from temper.client.sdk.sandbox import SandboxClient
 from temper.client.sdk.sandboxes import Entry, Sandbox
+from temper.client.sdk.trees import packed
 from temper.runtime.bus.nats import NatsBus
 from temper.runtime.embedded import NatsServer
 from temper.runtime.errors import Rejected
@@ -35,6 +39,7 @@ def use(server: NatsServer) -> None:
         assert box.run("sleep 600", timeout_s=0.2).outcome == "timed_out"
         box.files.write("/work/a/b", "text")
         assert box.files.read("/work/a/b") == b"text"
+        assert_that_size_does_not_matter(box)
         assert Entry("/work/a/b", "file", 4) in box.files.list(depth=2)
         assert box.call("python", code="6 * 7") == "42"
         with box.pty() as terminal:
@@ -47,6 +52,39 @@ def use(server: NatsServer) -> None:
         box.files.remove("/work/a", recursive=True)
         with pytest.raises(Rejected):
             box.files.read("/work/a/b")
+
+
+def assert_that_size_does_not_matter(box: Sandbox) -> None:
+    large = random.Random(7).randbytes(3 * transfers.PIECE + 1)
+    box.files.write("/work/large/--x $(id)", large, 0o600)
+    assert box.files.read("/work/large/--x $(id)") == large
+    assert box.run(["stat", "-c", "%a", "/work/large/--x $(id)"]).stdout == "600\n"
+    with pytest.raises(Rejected, match=r"directory|space"):
+        box.files.write("/work/large", large)
+
+
+async def test_a_large_tree_goes_in_whole_with_its_links(
+    service: Service, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    content = random.Random(8).randbytes(transfers.PIECE)
+    (tmp_path / "tree" / "deep" / "a").write_bytes(content)
+    (tmp_path / "tree" / "link").symlink_to("/etc/hostname")
+    archive = packed(tmp_path / "tree")
+    assert len(archive) > transfers.PIECE
+    async with SandboxClient(nats_server.url, nats_server.token_file) as client:
+        place = await client.create("tree", lease_s=60)
+        await transfers.put_tree(client, place, "/work/into", archive)
+        found = bytearray()
+
+        async def take(data: bytes) -> None:
+            found.extend(data)
+
+        await transfers.get_file(client, place, "/work/into/deep/a", take)
+        assert bytes(found) == content
+        where = control_pb2.StatFileRequest(session_id="tree", path="/work/into/link")
+        entry = (await client.ask(place.host, where, control_pb2.StatFileResponse)).entry
+        assert (entry.kind, entry.target) == (control_pb2.ENTRY_KIND_LINK, "/etc/hostname")
 
 
 async def test_the_object_runs_programs_moves_files_types_and_leaves_nothing(

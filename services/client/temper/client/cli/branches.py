@@ -14,8 +14,6 @@ from temper.client.cli.options import OutputOption
 if TYPE_CHECKING:
     from temper.client.sdk.sandbox import SandboxClient
 
-_INLINE = 512 << 10
-
 
 def ls(
     sandbox: SandboxArgument,
@@ -57,25 +55,19 @@ def put(
     *,
     broker: Broker = HERE,
 ) -> None:
-    """Copy a file or a tree in; links stay links. At most 512 KiB."""
-    from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
+    """Copy a file or a tree in; links stay links. What is larger than 512 KiB goes through a program inside."""
+    from temper.client.sdk import transfers
     from temper.client.sdk.sandbox import Place
     from temper.client.sdk.trees import packed
-    from temper.runtime.errors import Rejected
 
     content = packed(local) if local.is_dir() else local.read_bytes()
-    if len(content) > _INLINE:
-        raise Rejected(f"{local} is over {_INLINE} bytes", field="local", hint="copy it in parts")
 
     async def work(client: SandboxClient) -> None:
         place = Place.parse(sandbox)
         if local.is_dir():
-            tree = control_pb2.PutTreeRequest(session_id=place.name, path=remote, content=content)
-            await client.ask(place.host, tree, control_pb2.PutTreeResponse)
+            await transfers.put_tree(client, place, remote, content)
         else:
-            mode = local.stat().st_mode & 0o777
-            file = sandbox_pb2.PutFileRequest(session_id=place.name, path=remote, content=content, mode=mode)
-            await client.ask(place.host, file, sandbox_pb2.PutFileResponse)
+            await transfers.put_file(client, place, remote, content, local.stat().st_mode & 0o777)
 
     broker.run(work)
 
@@ -88,21 +80,23 @@ def get(
     *,
     broker: Broker = HERE,
 ) -> None:
-    """Copy a file out. At most 512 KiB."""
-    from temper.api.sandbox.v1 import sandbox_pb2
+    """Copy a file out. What is larger than 512 KiB is read through a program inside, as it comes."""
+    from temper.client.sdk import transfers
     from temper.client.sdk.sandbox import Place
-    from temper.runtime.errors import Rejected
 
-    async def work(client: SandboxClient) -> Any:
-        place = Place.parse(sandbox)
-        request = sandbox_pb2.GetFileRequest(session_id=place.name, path=remote)
-        return await client.ask(place.host, request, sandbox_pb2.GetFileResponse)
-
-    reply = broker.run(work)
-    if reply.truncated:
-        raise Rejected(f"{remote} is over {_INLINE} bytes", field="remote", hint="copy it in parts")
     with local.open("xb") as file:
-        file.write(reply.content)
+
+        async def take(data: bytes) -> None:
+            file.write(data)
+
+        async def work(client: SandboxClient) -> None:
+            await transfers.get_file(client, Place.parse(sandbox), remote, take)
+
+        try:
+            broker.run(work)
+        except BaseException:
+            local.unlink()  # what came of it is not the file
+            raise
 
 
 def watch(

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
+from temper.client.sdk import transfers
 from temper.client.sdk.sandbox import Place, SandboxClient
 from temper.client.sdk.target import broker
-from temper.runtime.errors import Rejected
 
 T = TypeVar("T")
 _CLOSE_S = 60.0
@@ -156,23 +156,25 @@ class Sandbox:
 
 
 class Files:
-    """Files of a sandbox; at most 512 KiB each."""
+    """Files of a sandbox; those over 512 KiB go through a program inside."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
     def read(self, path: str) -> bytes:
-        """A whole file. Rejected if it is larger than a message holds."""
-        found = self._sandbox.ask(sandbox_pb2.GetFileRequest(path=path), sandbox_pb2.GetFileResponse)
-        if found.truncated:
-            raise Rejected(f"{path} is larger than 512 KiB", field="path", hint="read it in parts with run()")
-        return found.content
+        """A whole file."""
+        found = bytearray()
+
+        async def take(data: bytes) -> None:
+            found.extend(data)
+
+        self._sandbox.wait(transfers.get_file(self._sandbox.client, self._sandbox.place, path, take))
+        return bytes(found)
 
     def write(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
         """Write a file, creating directories."""
         data = content.encode() if isinstance(content, str) else content
-        request = sandbox_pb2.PutFileRequest(path=path, content=data, mode=mode)
-        self._sandbox.ask(request, sandbox_pb2.PutFileResponse)
+        self._sandbox.wait(transfers.put_file(self._sandbox.client, self._sandbox.place, path, data, mode))
 
     def list(self, path: str = "", depth: int = 1) -> list[Entry]:
         """Entries below a directory, the work directory without one."""
