@@ -13,10 +13,10 @@ from tests.conformance.rollout.asks import (
     pause_midway,
     settle,
 )
-from tests.conformance.rollout.engines import CONTEXT, SLOTS
+from tests.conformance.rollout.engines import CONTEXT, SLOTS, seeded
 
 from temper.rollout.engine.base import Engine, FinishReason
-from temper.runtime.errors import Conflict, Rejected
+from temper.runtime.errors import Conflict, Rejected, Unavailable
 from temper.runtime.testing import eventually
 
 ENDED = (FinishReason.ABORT, FinishReason.LENGTH)
@@ -209,6 +209,16 @@ async def test_closing_a_paused_engine_resolves_what_waits(engine: Engine):
     pending = engine.submit(ask("open"))
     await engine.close()
     assert (await pending).finish is FinishReason.ABORT
+
+
+async def test_a_closed_engine_says_so_to_whoever_comes(engine: Engine):
+    await engine.load(seeded(2))
+    await engine.close()
+    assert not engine.alive
+    with pytest.raises(Unavailable):
+        engine.submit(ask("late"))
+    with pytest.raises(Unavailable):
+        await engine.swap(2)
 
 
 @pytest.mark.parametrize("size", [CONTEXT, CONTEXT + 1, 4 * CONTEXT])

@@ -312,6 +312,20 @@ async def test_an_engine_that_dies_is_replaced(world: World):
     }
 
 
+async def test_an_engine_that_died_is_replaced_by_the_next_publication_too(world: World):
+    """Nobody plays meanwhile, so nobody but the loading notices."""
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    dead = world.policies.engines()[JOB]
+    await dead.close()
+    await world.publisher.publish(1)
+    await world.order(group(1, min_version=1))
+    second = (await world.records(2))[1]
+    assert second.attempt == 1
+    assert world.policies.engines()[JOB] is not dead
+
+
 async def end_job(world: World, state: JobState) -> None:
     await (await world.bus.kv("jobs")).put(JOB, Job(id=JOB, state=state).SerializeToString())
 

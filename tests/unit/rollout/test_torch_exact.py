@@ -1,15 +1,17 @@
 """Batch-invariant mode: the same bits alone, in a crowd, after preemption, through the prefix cache and after a restart."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 import torch
-from tests.unit.rollout.policies import VOCAB, files_of, reference
+from tests.unit.rollout.policies import CONTEXT, VOCAB, files_of, reference
 from tests.unit.rollout.test_torch_engine import engine_of, finished, loop_of, prompts, run, weights_of
 
 from temper.rollout.engine.base import Completion, Request, Sampling, SwapPolicy
 from temper.rollout.engine.torch.engine import TorchEngine
+from temper.rollout.engine.torch.model import Model
 from temper.runtime.errors import Rejected, Unavailable
 
 LONG = tuple(i * 7 % VOCAB for i in range(290))
@@ -230,7 +232,7 @@ async def test_a_dead_thread_fails_whoever_waits(llama: Any, monkeypatch: pytest
         raise Unavailable("a failure in a step")
 
     engine._inbox.post(die)
-    with pytest.raises(Unavailable, match="stopped before"):
+    with pytest.raises(Unavailable, match=r"a step failed: .*a failure in a step"):
         await pending
     await asyncio.to_thread(engine._thread.join)
     assert not engine.alive
@@ -238,6 +240,45 @@ async def test_a_dead_thread_fails_whoever_waits(llama: Any, monkeypatch: pytest
         await engine.pause()
     with pytest.raises(Unavailable):
         engine.submit(Request("s", (1, 2), Sampling(5), 0, 0))
+
+
+async def test_a_step_that_hangs_fails_whoever_waits_and_is_named(
+    llama: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Requests, swaps and pauses end when a step is over its limit, not at deadlines of their own."""
+    engine, now = TorchEngine(max_context=CONTEXT, step_limit_s=60.0), [0.0]
+    engine._watch.monotonic = lambda: now[0]
+    await engine.start()
+    await engine.load(files_of(llama))
+    await engine.swap(1)
+    loop = asyncio.get_running_loop()
+    hanging, released = asyncio.Event(), threading.Event()
+
+    forward = Model.forward
+
+    def hang_in_a_kernel(*arguments: Any) -> torch.Tensor:
+        loop.call_soon_threadsafe(hanging.set)
+        released.wait()
+        return forward(*arguments)
+
+    monkeypatch.setattr(Model, "forward", hang_in_a_kernel)
+    pending = engine.submit(Request("stuck", (1, 2), Sampling(5), 0, 0))
+    await hanging.wait()
+    pausing = asyncio.create_task(engine.pause())
+    assert engine.alive
+    now[0] = 61.0
+    with pytest.raises(Unavailable, match=r"hangs for over 60 s in .*hang_in_a_kernel.* with stuck"):
+        await pending
+    with pytest.raises(Unavailable, match="hang_in_a_kernel"):
+        await pausing
+    with pytest.raises(Unavailable, match="hang_in_a_kernel"):
+        engine.submit(Request("next", (1, 2), Sampling(5), 0, 0))
+    assert not engine.alive
+    await engine.close()  # and does not wait for it
+    released.set()
+    await asyncio.to_thread(
+        engine._thread.join
+    )  # it ends when it comes back, and nobody hears of what it brings
 
 
 async def test_a_pool_smaller_than_the_context_lowers_the_limit_everywhere(llama: Any):

@@ -56,6 +56,8 @@ class EngineConfig(Section):
     """Decode reads a part of contexts of so many tokens or more, 0: never; logprobs are marked likewise (torch)."""
     sparse_keep: float = Field(default=0.0625, gt=0, le=1)
     """Share of the 64-token pages between sink and window that sparse decode reads (torch)."""
+    step_limit_s: float = Field(default=120.0, gt=0)
+    """Seconds after which a step that has not ended counts as hung: its requests fail, and the engine is replaced (torch)."""
     step_seconds: float = Field(default=0.0, ge=0.0)
     """Simulated seconds of a decode step (fake)."""
     tensorrt_llm: TensorRtConfig = TensorRtConfig()

@@ -225,6 +225,10 @@ class Policies:
                 self._log.error("policy.refused", job=job_id, version=version, error=str(error))
             except (Unavailable, Exhausted) as error:
                 self._log.warning("policy.retry", job=job_id, version=version, error=str(error))
+                if held.engine is not None and not held.engine.alive:
+                    # Nothing will ever load there: the next try makes another.
+                    await self.forget_engine(job_id)
+                    held.wants_weights = True
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
             else:

@@ -85,14 +85,14 @@ class Desk:
         if future is not None and not future.done():
             future.set_exception(error)
 
-    def fail_all(self) -> None:
+    def fail_all(self, why: str = "engine: stopped before the request finished") -> None:
         """The engine has stopped: nobody waits in vain."""
         futures, self._futures = self._futures, {}
         self._open.clear()
         self._sinks.clear()
         for future in futures.values():
             if not future.done():
-                future.set_exception(Unavailable("engine: stopped before the request finished"))
+                future.set_exception(Unavailable(why))
 
     def _check(self, request: Request) -> int:
         """Context length of a valid request."""

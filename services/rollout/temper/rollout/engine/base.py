@@ -187,7 +187,7 @@ class Engine(Protocol):
     async def swap(self, version: int, policy: SwapPolicy = SwapPolicy.KEEP) -> SwapReport:
         """Make a staged version current at the next step edge. Announcing the current version is a no-op.
 
-        Raises ``Rejected`` when the version was not staged.
+        Raises ``Rejected`` when the version was not staged, ``Unavailable`` when the engine was closed or died.
         """
         ...
 

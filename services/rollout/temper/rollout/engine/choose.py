@@ -21,6 +21,7 @@ _ONLY = {
     "sparse_threshold": ("torch",),
     "sparse_keep": ("torch",),
     "step_seconds": ("fake",),
+    "step_limit_s": ("torch",),
     "tensorrt_llm": ("tensorrt_llm",),
 }
 
@@ -54,6 +55,7 @@ def make_engine(config: EngineConfig, clock: Clock) -> Engine:
         kv_tokens=config.kv_tokens,
         memory_mib=config.memory_mib,
         threads=config.threads,
+        step_limit_s=config.step_limit_s,
         batch_invariant=config.batch_invariant,
         fast=Fast(config.speculation, config.quantisation, config.sparse_threshold, config.sparse_keep),
         monotonic=clock.monotonic,

@@ -97,6 +97,8 @@ class FakeEngine:
         """Replace the fingerprint; the loop is between two steps whenever this runs."""
         begun = self._clock.monotonic()
         async with self._swapping:
+            if not self.alive:
+                raise Unavailable("engine: it is not started, or has stopped")
             if version == self._desk.version:
                 return SwapReport(version, len(self._batch.running), policy)
             if version not in self._staged:

@@ -112,6 +112,8 @@ class TensorRtEngine:
         """Give the workers a staged version while nothing is in flight."""
         begun = self._clock.monotonic()
         async with self._swapping:
+            if self._closed:
+                raise Unavailable("engine: closed")
             if version == self._desk.version and not self._torn:
                 return SwapReport(version, self._gate.inside, policy)
             if version not in self._staged:

@@ -33,6 +33,7 @@ from temper.rollout.engine.torch.memory import Budget, longest_context
 from temper.rollout.engine.torch.model import Model
 from temper.rollout.engine.torch.roster import Limits
 from temper.rollout.engine.torch.staging import stage
+from temper.rollout.engine.torch.watch import Watch
 from temper.rollout.engine.torch.weights import Weights
 from temper.runtime.errors import Rejected, Unavailable
 
@@ -65,6 +66,7 @@ class TorchEngine:
         threads: int = 1,
         batch_invariant: bool = True,
         swap_wait_seconds: float = 600.0,
+        step_limit_s: float = 120.0,
         fast: Fast | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +80,11 @@ class TorchEngine:
         self._steps: Loop | None = None  # belongs to the thread once it exists
         self._pending: _Swap | None = None  # the thread's too
         self._desk = Desk(self._limits.max_context)
-        self._inbox = Inbox()
+        self._inbox = Inbox(edge_s=2 * step_limit_s)
+        self._watch = Watch(step_limit_s)
+        self._guard: asyncio.Task[None] | None = None
+        self._given_up = ""  # why nothing comes from the thread any more
+        self._over, self._hung = asyncio.Event(), False
         self._swapping = asyncio.Lock()
         self._busy_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="rollout-engine", daemon=True)
@@ -96,20 +102,24 @@ class TorchEngine:
 
     @property
     def alive(self) -> bool:
-        """Whether the step thread runs."""
-        return self._thread.is_alive()
+        """Whether the step thread runs, and its steps end."""
+        return self._thread.is_alive() and not self._given_up
 
     async def start(self) -> None:
         """Start the step thread."""
         self._inbox.loop = asyncio.get_running_loop()
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._thread.start()
+        self._guard = asyncio.create_task(self._give_up_a_hung_thread(), name="rollout-engine-watch")
 
     async def close(self) -> None:
-        """Abort what runs and end the thread."""
+        """Abort what runs and end the thread; one that hangs is left behind."""
         self._inbox.close()
-        if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join)
+        if self._guard is not None:
+            await self._over.wait()  # said by the thread, or by the watch
+            self._guard.cancel()
+            if not self._hung:
+                await asyncio.to_thread(self._thread.join)
 
     async def load(self, files: PolicyFiles) -> None:
         """Parse, check and probe on another thread, beside the running version."""
@@ -144,6 +154,8 @@ class TorchEngine:
         """Replace the weights between two steps."""
         begun = time.perf_counter()
         async with self._swapping:
+            if not self.alive:
+                raise Unavailable(self._given_up or "engine: it is not started")
             if version == self._desk.version:
                 return SwapReport(version, self.stats().running, policy)
             weights = self._staged.get(version)
@@ -165,8 +177,8 @@ class TorchEngine:
     def submit(self, request: Request, sink: Sink | None = None) -> asyncio.Future[Completion]:
         """Queue a request."""
         loop = self._inbox.loop
-        if loop is None or self._model is None or not self._thread.is_alive():
-            raise Unavailable("engine: no policy is loaded, or the engine has stopped")
+        if loop is None or self._model is None or not self.alive:
+            raise Unavailable(self._given_up or "engine: no policy is loaded, or the engine has stopped")
         future = self._desk.register(request, loop, self.cancel, sink)
         self._inbox.post(lambda: self._existing.add(request, watched=sink is not None))
         return future
@@ -264,11 +276,14 @@ class TorchEngine:
                     self._deliver(self._steps)
         finally:
             # Reached by a failure too: whoever waits learns it at once, the traceback goes to threading.excepthook.
-            self._inbox.tell(self._desk.fail_all)
-            self._inbox.fail()
+            failure = sys.exc_info()[1]
+            why = "engine: stopped" if failure is None else f"engine: a step failed: {failure!r}"
+            self._watch.leave()
+            self._inbox.tell(lambda: self._fail_all(why))
 
     def _turn(self) -> None:
         """What was posted, one step, what came out."""
+        self._watch.enter()
         self._inbox.run()
         steps = self._steps
         begun = time.perf_counter()
@@ -282,7 +297,23 @@ class TorchEngine:
             self._busy_seconds += time.perf_counter() - begun
         if stepped or swapped:
             return
+        self._watch.leave()
         self._inbox.sleep(self._patience())
+
+    async def _give_up_a_hung_thread(self) -> None:
+        await self._watch.until_overdue()
+        steps = self._steps
+        running = [] if steps is None else [one.request.request_id for one in steps.schedule.admitted]
+        self._hung = True
+        self._inbox.close()  # should the thread come back, it ends
+        self._fail_all(f"engine: {self._watch.culprit(self._thread, running)}")
+
+    def _fail_all(self, why: str) -> None:
+        """On the event loop: nothing comes from the thread any more."""
+        self._given_up = self._given_up or why
+        self._inbox.fail(why)
+        self._desk.fail_all(why)
+        self._over.set()
 
     def _patience(self) -> float | None:
         """Seconds to wait for work: until the next deadline, if anyone waits."""

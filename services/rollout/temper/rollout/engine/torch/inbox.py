@@ -12,13 +12,12 @@ from temper.runtime.errors import Unavailable
 
 T = TypeVar("T")
 
-_EDGE_S = 60.0  # far longer than any step; passes only when the step thread hangs
-
 
 class Inbox:
     """Closures run on the thread between two steps, in order. Nobody waits for a thread that has died."""
 
-    def __init__(self) -> None:
+    def __init__(self, edge_s: float) -> None:
+        self._edge_s = edge_s  # longer than any step may take
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where futures live; None before the start."""
         self.closing = False
@@ -26,7 +25,7 @@ class Inbox:
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._dead = False
+        self._dead = ""  # why nothing comes from the thread any more
 
     def post(self, work: Callable[[], None]) -> None:
         """Have the thread run something."""
@@ -53,20 +52,16 @@ class Inbox:
             self._wake.wait_for(lambda: self._posted or self.closing, timeout=seconds)
 
     def tell(self, work: Callable[[], object]) -> None:
-        """On the thread: have the event loop run something."""
+        """On the thread: have the event loop run something, unless nobody listens any more."""
         if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(work)
+            self.loop.call_soon_threadsafe(lambda: None if self._dead else work())
 
-    def fail(self) -> None:
-        """On the thread, as its last act: whoever waits learns it at once."""
-
-        def end() -> None:
-            self._dead = True
-            for future in self._waiting:
-                if not future.done():
-                    future.set_exception(Unavailable("engine: stopped before the next step edge"))
-
-        self.tell(end)
+    def fail(self, why: str) -> None:
+        """On the event loop: nothing comes from the thread any more. Whoever waits learns it at once. Idempotent."""
+        self._dead = self._dead or why
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(Unavailable(self._dead))
 
     async def at_edge(self, work: Callable[[], T], otherwise: str) -> T:
         """Run something on the thread, and wait for its result."""
@@ -77,12 +72,13 @@ class Inbox:
             self.tell(lambda: settle(done, result))
 
         self.post(run)
-        return await self.wait_for(done, _EDGE_S, f"no step edge within {_EDGE_S:g} s, {otherwise}")
+        late = f"no step edge within {self._edge_s:g} s, {otherwise}"
+        return await self.wait_for(done, self._edge_s, late)
 
     async def wait_for(self, done: asyncio.Future[T], seconds: float, otherwise: str) -> T:
         """Wait for the thread; its death ends the wait at once."""
         if self.loop is None or self._dead:
-            raise Unavailable("engine: it is not started, or has stopped")
+            raise Unavailable(self._dead or "engine: it is not started")
         self._waiting.add(done)
         try:
             async with asyncio.timeout(seconds):
