@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from temper.api.sandbox.v1 import egress_pb2, sandbox_pb2
 from temper.runtime.clock import Clock
-from temper.runtime.errors import Exhausted, Rejected, Stale, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Stale, TemperError, Unavailable
 from temper.sandbox.desk import Desk
 from temper.sandbox.egress.desk import EgressDesk, Guest, bare
 from temper.sandbox.egress.policy import Mode, Policy
@@ -23,8 +23,9 @@ from temper.sandbox.engine.base import Backend, CommandResult, Limits, Sandbox
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
 from temper.sandbox.promises import Promises, of_this_machine
-from temper.sandbox.state import End, Session, Sessions, Verdict
+from temper.sandbox.state import Decision, End, Session, Sessions, Verdict
 from temper.sandbox.tenancy import Purpose, Settings, Tenancy, stamp
+from temper.sandbox.turns import Turns
 
 Reply = CommandResult | Message
 R = TypeVar("R", bound=Reply)
@@ -60,7 +61,8 @@ class SandboxHost:
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._commands: dict[tuple[str, str], asyncio.Task[Any]] = {}
         self._promises = Promises(of_this_machine())
-        self._freed = asyncio.Event()
+        self._places = Turns(clock)
+        self._slots = Turns(clock)
 
     async def acquire(self, name: str, limits: Limits, lease_s: float, purpose: Purpose) -> int:
         """Have a live session of this name; returns its epoch. Raises Stale, Exhausted, Unavailable."""
@@ -74,26 +76,27 @@ class SandboxHost:
             await asyncio.shield(task)
         return decision.epoch
 
-    async def _admit(self, name: str, lease_s: float) -> Any:
+    async def _admit(self, name: str, lease_s: float) -> Decision[Reply]:
         """Ask the machine, waiting for a slot within bounds."""
-        until = self._clock.monotonic() + self._settings.admission_wait_s
+        until, woken = self._clock.monotonic() + self._settings.admission_wait_s, False
         while True:
             try:
-                return self.sessions.begin(name, now=self._clock.monotonic(), lease_s=lease_s)
+                decision = self.sessions.begin(name, now=self._clock.monotonic(), lease_s=lease_s)
             except Exhausted:
-                if self.sessions.draining or not await self._something_freed(until):
+                if self.sessions.draining or not await self._places.wait(until, again=woken):
                     raise
+                woken = True
+                continue
+            except TemperError:
+                self._pass_on(woken)
+                raise
+            self._pass_on(woken and decision.verdict is not Verdict.CREATE)
+            return decision
 
-    async def _something_freed(self, until: float) -> bool:
-        """Wait for the end of any session; False when the time is up."""
-        remaining = until - self._clock.monotonic()
-        if remaining <= 0:
-            return False
-        self._freed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with self._clock.timeout(remaining):
-                await self._freed.wait()
-        return True
+    def _pass_on(self, unused: bool) -> None:
+        """Who was woken for a place and has not taken it leaves it to the next one."""
+        if unused:
+            self._places.free()
 
     def policy(self, asked: egress_pb2.EgressPolicy) -> Policy:
         """What a session may reach, from the wire. Raises Rejected for what this host does not give."""
@@ -105,13 +108,14 @@ class SandboxHost:
 
     async def _make(self, name: str, limits: Limits, network: str) -> Sandbox:
         """A session's place is free from its end on, its sandbox's only once that is destroyed: wait for it here."""
-        until = self._clock.monotonic() + self._settings.admission_wait_s
+        until, again = self._clock.monotonic() + self._settings.admission_wait_s, False
         while True:
             try:
                 return await self.backend.create(name, limits, network)
             except Exhausted:
-                if not await self._something_freed(until):
+                if not await self._slots.wait(until, again=again):
                     raise
+            again = True
 
     async def _create(self, name: str, epoch: int, limits: Limits, purpose: Purpose) -> None:
         started = self._clock.monotonic()
@@ -130,6 +134,7 @@ class SandboxHost:
         if not self.sessions.created(name, epoch):  # it ended while its sandbox was being made
             await self.disconnect(name)
             await bare(sandbox).destroy()
+            self._slots.free()
             raise Stale(f"session {name!r} ended while it was being made", field="session_id")
         self._metrics.created.observe(took)
         self.settle(name, sandbox, limits, purpose, 0.0 if pooled else took)
@@ -162,7 +167,8 @@ class SandboxHost:
         """No sandbox came to be for this session."""
         self._promises.release(name)
         self.sessions.failed(name, epoch)
-        self._freed.set()
+        self._places.free()
+        self._slots.free()
 
     def settle(self, name: str, sandbox: Sandbox, limits: Limits, purpose: Purpose, took: float) -> None:
         """Give a session its sandbox for good; `took` seconds went into making it."""
@@ -225,9 +231,9 @@ class SandboxHost:
         """End a session and destroy its sandbox; True if there was one. A tombstone keeps `reply`."""
         session = self.sessions.end(name, how, reply)
         tenant = self._tenants.pop(name, None)
-        self._freed.set()
         if session is None:
             return False
+        self._places.free()
         self._metrics.sessions.set(len(self.sessions))
         self._metrics.ended.labels(how.value).inc()
         self._promises.release(name)
@@ -238,7 +244,7 @@ class SandboxHost:
             await self._pool.retire(tenant.sandbox, tenant.limits)
             for snapshot in tenant.desk.timeline.clear():
                 await self.backend.forget(snapshot)
-            self._freed.set()
+            self._slots.free()
             self._publish(self._record(session, tenant, how))
         return tenant is not None
 
@@ -304,7 +310,7 @@ class SandboxHost:
     async def drain(self) -> None:
         """Take no new session, give running commands their time, then end every session."""
         self.sessions.drain()
-        self._freed.set()
+        self._places.all()
         running: list[asyncio.Task[Any]] = [*self._commands.values(), *self._creating.values()]
         with contextlib.suppress(TimeoutError):
             async with self._clock.timeout(self._settings.drain_s):
