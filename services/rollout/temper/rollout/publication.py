@@ -51,20 +51,26 @@ async def fetch_manifest(blobs: BlobStore, record: PolicyRecord) -> WeightManife
 
 
 async def _manifest(blobs: BlobStore, ref: BlobRef, version: int) -> WeightManifest:
+    manifest = await read_manifest(blobs, ref)
+    if manifest.version != version:
+        raise Rejected(f"manifest {ref.key} is of version {manifest.version}, not {version}")
+    return manifest
+
+
+async def read_manifest(blobs: BlobStore, ref: BlobRef) -> WeightManifest:
+    """A manifest by itself. Raises ``Rejected`` if it is not one, or contradicts itself."""
     raw = await blobs.get(ref)
     try:
         manifest = json_format.Parse(raw, WeightManifest())
     except json_format.ParseError as broken:
         raise Rejected(f"manifest {ref.key} is not a WeightManifest: {broken}") from None
-    if manifest.version != version:
-        raise Rejected(f"manifest {ref.key} is of version {manifest.version}, not {version}")
     if manifest.HasField("base_version") != bool(manifest.delta):
         raise Rejected(f"manifest {ref.key} does not say what it builds on and how")
     if manifest.delta and (manifest.delta not in _DELTAS or not manifest.HasField("base_manifest")):
         raise Rejected(
             f"manifest {ref.key} is a delta of an unknown kind ({manifest.delta!r}) or names no base"
         )
-    if manifest.delta and manifest.base_version >= version:
+    if manifest.delta and manifest.base_version >= manifest.version:
         raise Rejected(
             f"manifest {ref.key} builds on version {manifest.base_version}, which does not come before"
         )

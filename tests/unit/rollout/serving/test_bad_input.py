@@ -111,14 +111,37 @@ async def test_vllm_7283_every_bad_request_is_refused_by_name_and_the_engine_liv
         await still_works(server)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"prompt": NaN}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"null", b'{"prompt": NaN}', b"\xff\xfe", b"[" * 100_000, b'{"prompt": "\\ud800"}'],
+)
 async def test_a_body_that_is_no_object_is_refused(directory: Path, raw: bytes) -> None:
     async with served(directory) as server:
         answer = await server.http.post("/v1/completions", content=raw)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"]
-        assert (await server.http.get("/v1/completions")).status_code == 405
-        assert (await server.http.get("/v2")).json()["error"]["type"] == "not_found_error"
+
+
+async def test_unknown_routes_and_methods_are_told_what_there_is(directory: Path) -> None:
+    async with served(directory) as server:
+        method = await server.http.get("/v1/completions")
+        route = await server.http.get("/v2")
+    assert (method.status_code, route.status_code) == (405, 404)
+    assert method.json()["error"]["message"] == "/v1/completions takes POST, not GET"
+    assert route.json()["error"]["type"] == "not_found_error"
+    assert "/v2; GET /openapi.json" in route.json()["error"]["message"]
+
+
+async def test_a_prompt_over_the_limit_has_openais_code_and_an_unknown_null_asks_for_nothing(
+    directory: Path,
+) -> None:
+    async with served(directory) as server:
+        long = await server.post("/v1/completions", TEXT | {"prompt": "a" * CONTEXT})
+        null = await server.post("/v1/completions", TEXT | {"max_tokens": 1, "prediction": None})
+        known = await server.post("/v1/completions", TEXT | {"model": None})
+    assert long.json()["error"]["code"] == "context_length_exceeded"
+    assert null.status_code == 200
+    assert known.json()["error"]["param"] == "model"
 
 
 async def test_a_duplicate_id_is_a_conflict_for_the_same_and_for_another_attempt(directory: Path) -> None:

@@ -50,6 +50,20 @@ async def test_one_request_too_many_is_told_to_come_back(directory: Path) -> Non
     assert third.status_code == 200
 
 
+async def test_a_failure_of_the_server_is_counted_as_one(directory: Path) -> None:
+    engine = ScriptedEngine([1])
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    engine.submit = broken  # pyright: ignore[reportAttributeAccessIssue] - a bug on purpose
+    async with served(directory, lambda: engine) as server:
+        failed = await server.post("/v1/completions", BODY)
+        said = generate_latest(server.front.metrics.registry).decode()
+    assert failed.status_code == 500
+    assert 'requests_total{path="/v1/completions",status="500"} 1.0' in said
+
+
 async def test_a_client_that_leaves_a_stream_cancels_its_request(directory: Path) -> None:
     engine = ScriptedEngine([1] * 100)
     async with served(directory, lambda: engine) as server:

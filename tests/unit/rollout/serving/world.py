@@ -38,6 +38,8 @@ from temper.rollout.serving.fleet import Fleet
 from temper.rollout.serving.front import Front
 from temper.rollout.serving.metrics import EngineGauges, ServingMetrics
 from temper.rollout.serving.server import bind
+from temper.rollout.serving.sources import Sources
+from temper.runtime.blobs import BlobStore
 from temper.runtime.clock import SystemClock
 from temper.runtime.telemetry import new_registry
 
@@ -223,6 +225,11 @@ def fake_engine(**options: Any) -> Engine:
     return FakeEngine(SystemClock(), slots=8, max_context=CONTEXT, **options)
 
 
+def store_beside(directory: Path) -> BlobStore:
+    """Where a trainer would publish to."""
+    return BlobStore(f"file://{directory.parent / 'objects'}")
+
+
 @asynccontextmanager
 async def served(
     directory: Path,
@@ -235,9 +242,8 @@ async def served(
     clock = SystemClock()
     settings = ServingConfig.model_validate({"name": "tiny", **config})
     model = read_model(directory)
-    fleet = Fleet(
-        model, make_engine, clock, replicas=settings.replicas, root=settings.weights_root or directory.parent
-    )
+    sources = Sources(settings.weights_root or directory.parent, lambda: store_beside(directory))
+    fleet = Fleet(model, make_engine, clock, replicas=settings.replicas, sources=sources)
     await fleet.start()
     metrics = ServingMetrics(new_registry())
     metrics.registry.register(EngineGauges(fleet.stats))

@@ -14,26 +14,19 @@ from temper.rollout.engine.base import SwapPolicy
 from temper.rollout.serving.canary.state import Canary, Plan
 from temper.rollout.serving.front import Front
 from temper.rollout.serving.schema import Body
+from temper.rollout.serving.sources import SourceBody
 
 
-class WeightsBody(Body):
+class WeightsBody(SourceBody):
     """``POST /v1/weights``."""
 
-    directory: str = Field(min_length=1)
-    """Hugging Face directory on the server, below ``serving.weights_root``."""
-    version: int | None = Field(default=None, ge=0)
-    """Above the current one; left out: the next."""
     policy: Literal["keep", "recompute", "requeue", "abort", "wait"] = "keep"
     """What happens to running sequences."""
 
 
-class CanaryBody(Body):
-    """``POST /v1/canary``: the fields of the plan, and what to try."""
+class CanaryBody(SourceBody):
+    """``POST /v1/canary``: what to try, as in ``/v1/weights``, and the fields of the plan."""
 
-    directory: str = Field(min_length=1)
-    """As in ``/v1/weights``."""
-    version: int | None = Field(default=None, ge=0)
-    """Above the current one; left out: the next."""
     steps: list[float] = Field(default=[0.05, 0.25, 0.5])
     """Shares of the traffic."""
     min_samples: int = Field(default=100, ge=1)
@@ -71,9 +64,9 @@ class FeedbackBody(Body):
 
 
 async def weights(front: Front, request: Request) -> Response:
-    """Load a directory as the new standard weights, swap at a step edge, check with a probe."""
+    """Load a directory or a published manifest as the new standard weights, swap at a step edge, check with a probe."""
     body = await front.read(request, WeightsBody)
-    loaded = await front.fleet.update(body.directory, body.version, SwapPolicy(body.policy))
+    loaded = await front.fleet.update(body, SwapPolicy(body.policy))
     return JSONResponse(asdict(loaded))
 
 
@@ -92,9 +85,9 @@ async def resume(front: Front, _: Request) -> Response:
 async def start_canary(front: Front, request: Request) -> Response:
     """Load a candidate and give it the first share of the trajectories."""
     body = await front.read(request, CanaryBody)
-    given: dict[str, Any] = body.model_dump(exclude={"directory", "version", "steps"})
+    given: dict[str, Any] = body.model_dump(exclude={*SourceBody.model_fields, "steps"})
     plan = Plan(steps=tuple(body.steps), **given)
-    return JSONResponse(_canary(await front.fleet.start_canary(body.directory, body.version, plan)))
+    return JSONResponse(_canary(await front.fleet.start_canary(body, plan)))
 
 
 async def show_canary(front: Front, _: Request) -> Response:

@@ -78,7 +78,7 @@ def _read(path: Path) -> Model:
     generation = read_json(path, "generation_config.json") or {}
     dialogue = read_dialogue(path, side, tokenizer)
     stops = _stop_ids(config, generation, side, tokenizer, dialogue)
-    return Model(path, config, shards, tokenizer, tokens, dialogue, stops, _digest(config, shards))
+    return Model(path, config, shards, tokenizer, tokens, dialogue, stops, digest_of(config, shards))
 
 
 def read_json(path: Path, name: str) -> dict[str, Any] | None:
@@ -186,7 +186,8 @@ def _stop_ids(
     return tuple(dict.fromkeys(each for each in found if 0 <= each < size))
 
 
-def _digest(config: Mapping[str, Any], shards: Sequence[bytes]) -> str:
+def digest_of(config: Mapping[str, Any], shards: Sequence[bytes]) -> str:
+    """SHA-256 over config and weights, hex: what admission records refer to."""
     whole = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for shard in shards:
         whole.update(hashlib.sha256(shard).digest())

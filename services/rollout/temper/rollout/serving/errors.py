@@ -21,6 +21,10 @@ class Late(Unavailable):
     """The request's own deadline passed: doing the same again would take as long."""
 
 
+class TooLong(Rejected):
+    """The prompt does not fit the context: some clients of OpenAI's cut it and ask again when they read the code."""
+
+
 def status_of(error: TemperError) -> int:
     """HTTP status by class."""
     match error:
@@ -65,6 +69,8 @@ def describe(error: TemperError) -> dict[str, Any]:
     code = None
     if status_of(error) == 404 and error.field == "model":
         code = "model_not_found"
+    if isinstance(error, TooLong):
+        code = "context_length_exceeded"
     return body_of(status_of(error), message, param=error.field, code=code)
 
 
@@ -85,10 +91,15 @@ async def on_temper_error(_: Request, error: Exception) -> Response:
     return respond(error)
 
 
-async def on_http_error(_: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     """What Starlette itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    return JSONResponse(body_of(error.status_code, error.detail), error.status_code, error.headers)
+    message, headers = error.detail, error.headers or {}
+    if error.status_code == 404:
+        message = f"there is no route {request.url.path}; GET /openapi.json lists them"
+    if error.status_code == 405:
+        message = f"{request.url.path} takes {headers.get('Allow', 'another method')}, not {request.method}"
+    return JSONResponse(body_of(error.status_code, message), error.status_code, headers)
 
 
 async def on_failure(_: Request, __: Exception) -> Response:
@@ -103,10 +114,14 @@ def parse(kind: type[B], raw: bytes, defaults: Mapping[str, str] | None = None) 
     """
     try:
         content: Any = json.loads(raw, parse_constant=_refuse_constant)
+        if b"\\u" in raw:
+            json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as broken:
         raise Rejected(f"the body is not JSON: {broken}") from None
     if not isinstance(content, dict):
         raise Rejected("the body must be a JSON object")
+    for key in [each for each, value in content.items() if value is None and each not in kind.model_fields]:
+        del content[key]  # an option that asks for nothing: some clients send all they know
     for key, value in (defaults or {}).items():
         if content.get(key) is None:
             content[key] = value

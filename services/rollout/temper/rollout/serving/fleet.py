@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from temper.rollout.engine.base import Engine, Stats, SwapPolicy
+from temper.rollout.publication import Weights
 from temper.rollout.serving.canary.state import OPEN, Canary, Phase, Plan
-from temper.rollout.serving.directory import Model, read_model
+from temper.rollout.serving.directory import Model
 from temper.rollout.serving.lane import Lane, Loaded
 from temper.rollout.serving.schema import RequestClass, VariantName
+from temper.rollout.serving.sources import Found, SourceBody, Sources
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Conflict, NotFound, Rejected
 from temper.runtime.telemetry import get_logger
@@ -25,13 +26,14 @@ MakeEngine = Callable[[], Engine]
 
 
 class Fleet:
-    """Lanes of one server. ``root``: where weights may be loaded from."""
+    """Lanes of one server. ``sources``: where new weights come from."""
 
     def __init__(
-        self, model: Model, make_engine: MakeEngine, clock: Clock, *, replicas: int, root: Path
+        self, model: Model, make_engine: MakeEngine, clock: Clock, *, replicas: int, sources: Sources
     ) -> None:
         self._make_engine, self._clock, self._replicas = make_engine, clock, replicas
-        self._root = root.resolve()
+        self._sources = sources
+        self._published: Weights | None = None  # what serves, as it was published, where deltas come
         self.standard = self._new_lane("standard", model)
         self.fast: Lane | None = None
         self.canary: Canary | None = None
@@ -103,34 +105,24 @@ class Fleet:
             for engine in lane.engines:
                 await engine.resume()
 
-    async def update(self, directory: str, version: int | None, policy: SwapPolicy) -> Loaded:
+    async def update(self, body: SourceBody, policy: SwapPolicy) -> Loaded:
         """New weights for the standard lane. Raises ``Conflict`` while a canary is open."""
         async with self._changing:
             self._require_no_canary()
-            model = await self._read(directory)
-            if version is None:
-                version = self.standard.version + 1
-            if version <= self.standard.version:
-                raise Rejected(
-                    f"version must be above {self.standard.version}, which serves now", field="version"
-                )
-            self._require_same_tokens(model)
-            loaded = await self.standard.update(model, version, policy)
-            self._drop_fast(model)
+            found = await self._sources.read(body, self.standard.model, self._published)
+            version = self._number(body, found)
+            loaded = await self.standard.update(found.model, version, policy)
+            self._published = found.weights
+            self._drop_fast(found.model)
             return loaded
 
-    async def start_canary(self, directory: str, version: int | None, plan: Plan) -> Canary:
+    async def start_canary(self, body: SourceBody, plan: Plan) -> Canary:
         """Load a candidate and give it the first share."""
         async with self._changing:
             self._require_no_canary()
-            model = await self._read(directory)
-            self._require_same_tokens(model)
-            number = self.standard.version + 1 if version is None else version
-            if number <= self.standard.version:
-                raise Rejected(
-                    f"version must be above {self.standard.version}, which serves now", field="version"
-                )
-            lane = self._new_lane("standard", model)
+            found = await self._sources.read(body, self.standard.model, self._published)
+            number = self._number(body, found)
+            lane = self._new_lane("standard", found.model)
             await lane.start(number)
             self.candidate = lane
             self.canary = Canary(f"v{number}", plan)
@@ -159,6 +151,7 @@ class Fleet:
         canary = self.known_canary()
         if canary.phase is Phase.PROMOTED and self.candidate is not None:
             self.standard, undone = self.candidate, self.standard
+            self._published = None
             canary.phase, canary.reason = Phase.ABORTED, reason
             self.candidate = None
             self._drop_fast(self.standard.model)
@@ -184,26 +177,6 @@ class Fleet:
             raise NotFound("there is no canary", hint="POST /v1/canary starts one")
         return self.canary
 
-    def inside(self, directory: str) -> Path:
-        """A directory below the root. Raises ``Rejected`` for any other."""
-        try:
-            path = (self._root / directory).resolve()
-        except (ValueError, OSError) as wrong:  # a NUL, a name that is too long, a loop of links
-            raise Rejected(f"{directory!r} is no path: {wrong}", field="directory") from None
-        if not path.is_relative_to(self._root):
-            raise Rejected(
-                f"{directory} does not lie below {self._root}",
-                field="directory",
-                hint="serving.weights_root says where weights may come from",
-            )
-        return path
-
-    async def _read(self, directory: str) -> Model:
-        try:
-            return await asyncio.to_thread(read_model, self.inside(directory))
-        except Rejected as wrong:
-            raise Rejected(wrong.message, field="directory", hint=wrong.hint) from None
-
     def _settle(self, before: Phase) -> None:
         """Do what a change of phase asks for."""
         canary, candidate = self.canary, self.candidate
@@ -212,6 +185,7 @@ class Fleet:
         self._log.info("canary.ended", canary=canary.name, phase=canary.phase.value, reason=canary.reason)
         if canary.phase is Phase.PROMOTED:
             self.standard, self.candidate = candidate, self.standard
+            self._published = None  # a delta is built from the last full weights then
             self._drop_fast(candidate.model)
         else:
             self.candidate = None
@@ -241,15 +215,22 @@ class Fleet:
         engines: Sequence[Engine] = [self._make_engine() for _ in range(self._replicas)]
         return Lane(variant, model, engines, self._clock)
 
+    def _number(self, body: SourceBody, found: Found) -> int:
+        """Version of new weights. Raises ``Rejected`` unless it is above the one that serves, and the manifest's own."""
+        now = self.standard.version
+        asked = body.version if body.version is not None else found.version
+        number = now + 1 if asked is None else asked
+        if found.version is not None and number != found.version:
+            raise Rejected(f"the manifest is of version {found.version}, not {number}", field="version")
+        if number <= now:
+            raise Rejected(f"version must be above {now}, which serves now", field="version")
+        return number
+
     def _require_no_canary(self) -> None:
         if self.canary is not None and self.canary.phase in OPEN:
             raise Conflict(f"canary {self.canary.name} is open", hint="abort it, or wait for its end")
         if self.candidate is not None:
             raise Conflict("the version before the last canary is still loaded", hint="release it first")
-
-    def _require_same_tokens(self, model: Model) -> None:
-        if model.tokens != self.standard.model.tokens:
-            raise Rejected("its tokenizer differs from the one that serves", field="directory")
 
 
 _LOOK_S = 0.05  # between looks at a lane that drains

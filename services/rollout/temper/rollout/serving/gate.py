@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import sys
 import time
 from collections.abc import Mapping
 
@@ -60,6 +61,8 @@ class Gate:
             else:
                 await self._guarded(scope, receive, counted)
         finally:
+            if isinstance(sys.exc_info()[1], Exception):
+                status = 500  # a bug, answered further out; a cancellation is no Exception
             self._metrics.requests.labels(label, str(status)).inc()
             self._metrics.seconds.labels(label).observe(time.perf_counter() - begun)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from temper.rollout.engine.base import Request, Sampling
 from temper.rollout.serving.directory import Model
+from temper.rollout.serving.errors import TooLong
 from temper.rollout.serving.schema import Drawn
 from temper.runtime.errors import Rejected
 
@@ -75,7 +76,7 @@ def check_prompt(prompt: Sequence[int], where: str, context: int, vocabulary: in
     if not prompt:
         raise Rejected("the prompt has no tokens; give at least one", field=where)
     if len(prompt) >= context:
-        raise Rejected(
+        raise TooLong(
             f"the prompt has {len(prompt)} tokens, at or over the context limit of {context}",
             field=where,
             hint="shorten it",

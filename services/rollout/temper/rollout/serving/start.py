@@ -15,7 +15,9 @@ from temper.rollout.serving.directory import Model, read_model
 from temper.rollout.serving.fleet import Fleet
 from temper.rollout.serving.front import Front
 from temper.rollout.serving.metrics import EngineGauges, ServingMetrics
+from temper.rollout.serving.sources import Sources
 from temper.rollout.serving.variants.record import Records, variant_digest
+from temper.runtime.blobs import BlobStore
 from temper.runtime.clock import Clock
 from temper.runtime.config import rejection
 from temper.runtime.errors import Rejected
@@ -31,7 +33,7 @@ async def start_front(config: ServingSettings, directory: Path, clock: Clock) ->
         lambda: make_engine(config.engine, clock),
         clock,
         replicas=serving.replicas,
-        root=serving.weights_root or directory.parent,
+        sources=Sources(serving.weights_root or directory.parent, lambda: BlobStore.configured(config.blobs)),
     )
     await fleet.start()
     try:
