@@ -20,7 +20,7 @@ FINISHED = TrainingState.TRAINING_STATE_FINISHED
 
 
 async def finish(session):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         return await session.run()
 
 

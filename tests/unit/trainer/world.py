@@ -139,7 +139,7 @@ class World:
 
     async def until(self, condition):
         """Wait for a policy record that satisfies the condition."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 found = await self.record()
                 if found is not None and condition(found):

@@ -31,7 +31,7 @@ from temper.trainer.surroundings import Surroundings
 
 SERVICE, JOBS = "trainer", "jobs"
 OVER = (JobState.JOB_STATE_CANCELLED, JobState.JOB_STATE_FAILED, JobState.JOB_STATE_SUCCEEDED)
-RETRY_DELAY_S = 1.0
+RETRY_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 
 
 class TrainerActor:
@@ -112,7 +112,7 @@ class TrainerActor:
                 "trainer.failed", job=command.job_id, attempt=delivery.delivered, error=str(error)
             )
             with suppress(Unavailable):  # the broker is away: silence hands it out again as well
-                await delivery.nak(RETRY_DELAY_S * delivery.delivered)
+                await delivery.nak(min(RETRY_DELAY_S * delivery.delivered, LONGEST_DELAY_S))
 
     async def _serve(self, command: StartTraining) -> bool:
         """Train a job; a second delivery of one that is trained here already shares its outcome."""
