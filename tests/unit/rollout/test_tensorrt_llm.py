@@ -240,6 +240,20 @@ async def test_block_reuse_is_salted_by_tenant_and_reset_by_an_update(package: A
     await engine.close()
 
 
+async def test_vllm_9744_no_block_of_one_version_serves_another_even_if_the_cache_is_never_emptied(
+    package: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The version is in the salt: isolation does not hang on the reset that the finalising call does."""
+    monkeypatch.setattr(double.LLM, "reset_prefix_cache", lambda _: None)
+    engine = await serving()
+    await engine.submit(ask("old", LONG))
+    assert (await engine.submit(ask("again", LONG))).cached_tokens == 48
+    await engine.load(seeded(2))
+    await engine.swap(2)
+    assert (await engine.submit(ask("new", LONG))).cached_tokens == 0
+    await engine.close()
+
+
 async def test_a_request_that_the_vendor_aborts_by_itself_ends_as_aborted(package: Any):
     engine = await serving()
     watch = Watch()

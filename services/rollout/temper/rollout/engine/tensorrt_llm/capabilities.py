@@ -35,7 +35,7 @@ REQUEST = (
     Capability("keep", True, "the engine keeps the ids, the vendor what KV it has room for"),
     Capability("attempt", True, "echoed"),
     Capability("group", True, "members share the prompt by block reuse; there are no drafts to share"),
-    Capability("tenant", True, "the vendor's `cache_salt`"),
+    Capability("tenant", True, "part of the vendor's `cache_salt`, with the weight version"),
     Capability("priority", True, "order of the engine's own queue; the vendor sees what is admitted"),
     Capability("prompt_logprobs", False, "the vendor scores only what it computes, not a reused prefix"),
     Capability("speculate", True, "no drafts are configured, so it makes no difference"),
@@ -58,7 +58,9 @@ SAMPLING = (
     Capability("top_logprobs", True, "`logprobs`, raw"),
 )
 POLICIES = (
-    Capability("keep", False, "the vendor drains before an update, and reuses old blocks if it does not"),
+    Capability(
+        "keep", False, "the vendor's update drains; its inner way that does not tells no boundary of versions"
+    ),
     Capability("recompute", True, "aborted in the vendor and sent again with the tokens so far"),
     Capability("requeue", True, "aborted in the vendor and sent again with the tokens so far"),
     Capability("abort", True, "aborted in the vendor"),

@@ -204,7 +204,9 @@ class TensorRtEngine:
         streaming = not words.needs_logits(request.sampling)  # logits come whole, at the end
         play.version = self._desk.version
         play.interrupted = False
-        play.running = self._existing.generate(request, sent, start, play.limit - start, streaming=streaming)
+        play.running = self._existing.generate(
+            request, sent, start, play.limit - start, play.version, streaming=streaming
+        )
         if streaming:
             async for result in play.running:
                 self._take(play, result, start)
@@ -274,7 +276,7 @@ class TensorRtEngine:
         tensors = self._staged.pop(version)
         self._torn = f"the update to version {version} did not come to its end; load and swap a version again"
         try:
-            await self._existing.install(tensors, self._share, self._options.tensor_parallel)
+            await self._existing.install(tensors, version, self._share, self._options.tensor_parallel)
             self._torn = ""
         finally:
             if self._torn:

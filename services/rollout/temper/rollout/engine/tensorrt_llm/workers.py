@@ -94,18 +94,22 @@ class Workers:
         self._home.cleanup()
 
     def generate(
-        self, request: Request, tokens: list[int], outputs: int, left: int, *, streaming: bool
+        self, request: Request, tokens: list[int], outputs: int, left: int, version: int, *, streaming: bool
     ) -> Any:
-        """The vendor's result object for up to ``left`` tokens after ``tokens``, of which ``outputs`` are output."""
+        """The vendor's result object for up to ``left`` tokens after ``tokens``, of which ``outputs`` are output.
+
+        The salt is part of a block's key there: no tenant's blocks serve another, nor one version's another, even if
+        the cache were not emptied.
+        """
         parameters = self._library.sampling_params(**words.parameters(request, outputs, left))
         return self._llm.generate_async(
             inputs=tokens,
             sampling_params=parameters,
             streaming=streaming,
-            cache_salt=request.tenant or None,
+            cache_salt=f"{version}/{request.tenant}",
         )
 
-    async def install(self, tensors: Mapping[str, Tensor], share: Share, devices: int) -> None:
+    async def install(self, tensors: Mapping[str, Tensor], version: int, share: Share, devices: int) -> None:
         """Update in buckets, finalise, probe. Nothing may be in flight. Raises ``Unavailable`` when it did not work.
 
         The finalising call with None resets the prefix cache, so no block of the old weights serves a new request.
@@ -119,11 +123,11 @@ class Workers:
             if hasattr(self._library.worker_extension, "abort_update_weights"):
                 await self._llm.collective_rpc("abort_update_weights")
             raise Unavailable(f"tensorrt_llm: the workers did not take the weights: {error}") from error
-        await self._probe()
+        await self._probe(version)
 
-    async def _probe(self) -> None:
+    async def _probe(self, version: int) -> None:
         """One greedy token: its logprob must come, and be finite."""
         probe = Request("probe", (0,), Sampling(1, temperature=0.0), 0, 0)
-        result = await self.generate(probe, [0], 0, 1, streaming=False).aresult()
+        result = await self.generate(probe, [0], 0, 1, version, streaming=False).aresult()
         if not words.drawn_tokens(probe.sampling, result.outputs[0], 0):
             raise Unavailable("tensorrt_llm: the probe after an update gave no token")
