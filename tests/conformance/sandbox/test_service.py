@@ -24,7 +24,10 @@ from temper.runtime.embedded import NatsServer
 from temper.runtime.errors import Rejected, Stale, TemperError, Unavailable
 from temper.runtime.testing import eventually
 
-START_S = 60.0
+START_S = 180.0
+CALL_S = 120.0
+PING_S = 5.0
+"""The broker may hand a call to a service that was killed a moment ago: then nobody answers."""
 ANY = "any"
 
 
@@ -55,7 +58,8 @@ class Service:
         async with asyncio.timeout(START_S):
             while not self.host:
                 try:
-                    self.host = (await self.ask(ANY, "GetCapabilities", pb.GetCapabilitiesRequest())).host
+                    ping = pb.GetCapabilitiesRequest()
+                    self.host = (await self.ask(ANY, "GetCapabilities", ping, PING_S)).host
                 except Unavailable:
                     assert self.process.returncode is None, "the service ended at its start"
                     await asyncio.sleep(0.05)
@@ -67,10 +71,11 @@ class Service:
         self.host = ""
         return await self.process.wait()
 
-    async def ask(self, group: str, method: str, request: Any) -> Any:
+    async def ask(self, group: str, method: str, request: Any, timeout_s: float = CALL_S) -> Any:
         subject = topology.rpc("sandbox", group, method)
         module = pb if hasattr(pb, f"{method}Response") else control
-        return await self._bus.request(subject, request, getattr(module, f"{method}Response"), timeout_s=60)
+        reply = getattr(module, f"{method}Response")
+        return await self._bus.request(subject, request, reply, timeout_s=timeout_s)
 
 
 @pytest_asyncio.fixture

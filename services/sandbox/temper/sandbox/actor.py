@@ -61,23 +61,23 @@ class SandboxActor:
         }
 
     async def serve(self, bus: Bus) -> list[Subscription]:
-        """Subscribe; the queue group's subscriptions come first, so a drain can stop those before the others."""
-        concurrency = max(256, 4 * self._slots)
-        subscriptions: list[Subscription] = []
-        for group in (ANY, self._host.name):
-            for name, (request_type, method) in self._methods.items():
-                if group == ANY and name not in _BEGINNERS:
-                    continue
-                subscriptions.append(
-                    await bus.serve(
-                        topology.rpc("sandbox", group, name),
-                        request_type,
-                        _handler(method),
-                        queue=ANY if group == ANY else None,
-                        concurrency=concurrency,
-                    )
-                )
-        return subscriptions
+        """Subscribe; the queue group's subscriptions come first in the list, so a drain can stop those before the others.
+
+        They are made last: whoever is answered through the group may go on at this host's own name at once.
+        """
+        own = [await self._answer(bus, self._host.name, name) for name in self._methods]
+        shared = [await self._answer(bus, ANY, name) for name in self._methods if name in _BEGINNERS]
+        return [*shared, *own]
+
+    async def _answer(self, bus: Bus, group: str, name: str) -> Subscription:
+        request_type, method = self._methods[name]
+        return await bus.serve(
+            topology.rpc("sandbox", group, name),
+            request_type,
+            _handler(method),
+            queue=ANY if group == ANY else None,
+            concurrency=max(256, 4 * self._slots),
+        )
 
     async def acquire(self, request: sandbox_pb2.AcquireRequest) -> sandbox_pb2.AcquireResponse:
         """Take a bare sandbox under a lease."""
