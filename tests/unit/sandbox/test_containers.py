@@ -56,6 +56,7 @@ class OneProgram:
         self.died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.meter = ReportedMeter()
         self.files = None
+        self.network = -1
         self.python: Sequence[str] = ()
         self.environment: Mapping[str, str] = {}
         self.argv: Sequence[str] = ()
@@ -64,7 +65,13 @@ class OneProgram:
         self.argv = argv
         return self.program
 
-    async def sweep(self, number: int) -> None:
+    async def sweep(self, number: int, spared: frozenset[int] = frozenset()) -> None:
+        pass
+
+    async def pause(self) -> None:
+        pass
+
+    async def resume(self) -> None:
         pass
 
     async def remove(self) -> None:

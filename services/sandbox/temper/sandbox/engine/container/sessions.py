@@ -93,15 +93,19 @@ class ContainerSession(Conversation):
         awaited = {self._begun, self._died}
         await asyncio.wait(awaited, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
         if not self._begun.done():
-            self.lost()
+            await self._abandon()
             raise Unavailable(
                 f"the sandbox cannot keep another session: {self._line.complaint or 'no answer'}"
             )
         begun = self._begun.result()
         if begun["event"] == "refused":
-            self.lost()
+            await self._abandon()
             raise Rejected(f"cannot start {spec.argv}: {begun.get('error')}", field="argv")
         self.pid, self.ours = int(begun["pid"]), frozenset(int(pid) for pid in begun["ours"])
+
+    async def _abandon(self) -> None:
+        self.lost()
+        await self._line.closed()
 
     def _hear(self, event: wire.Message) -> None:
         """An event of the keeper. Raises ValueError, KeyError or TypeError for what none would say."""

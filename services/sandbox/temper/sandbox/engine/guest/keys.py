@@ -23,6 +23,7 @@ _IGNORED: Final = (
     *(signal.SIGTTOU, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP),
     signal.SIGTERM,
 )
+_ECHO_S: Final = 5.0
 _TERMINAL, _ORDERS, _TELLING = 2, 3, 4
 _OUT_OF_THE_WAY: Final = 16
 _LOCAL_MODES: Final = 3
@@ -45,6 +46,7 @@ def kernel_sends() -> bool:
         os.close(descriptor)
     os.read(ready, 1)
     os.write(ours, b"\x03")
+    select.select([ours], [], [], _ECHO_S)  # the key is echoed once the terminal has dealt with it
     os.kill(pid, signal.SIGUSR1)
     _, status = os.waitpid(pid, 0)
     for descriptor in (ready, ours):
