@@ -151,6 +151,8 @@ def main() -> None:
     print(
         f"engine: {rate:.0f} tokens per CPU second; static batches compute {waste:.2f} times the tokens asked for"
     )
+    # A count, the same beside any other work.
+    report("rollout_greedy_equal", same, floor=1.0, good=1.0, load=0.0)
     name = "rollout_engine_large" if arguments.large else "rollout_engine"
     report(
         name,

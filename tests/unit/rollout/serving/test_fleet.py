@@ -170,6 +170,21 @@ async def test_a_dead_replica_gets_nothing_and_no_replica_is_said(directory: Pat
         assert refused.headers["retry-after"] == "1"
 
 
+async def test_new_weights_pass_over_a_dead_replica_and_are_refused_without_any(directory: Path) -> None:
+    write_directory(directory.parent / "next", seed=3)
+    async with served(directory, replicas=2) as server:
+        one, two = server.front.fleet.standard.engines
+        await one.close()
+        said = await server.post("/v1/weights", {"directory": "next"})
+        answer = await server.post("/v1/chat/completions", CHAT)
+        await two.close()
+        none = await server.post("/v1/weights", {"directory": "next"})
+    assert (said.status_code, said.json()["version"], said.json()["replicas_agree"]) == (200, 1, True)
+    assert answer.json()["system_fingerprint"].startswith("standard-v1-")
+    assert none.status_code == 503
+    assert "no replica" in none.json()["error"]["message"]
+
+
 async def test_weights_are_not_kept_twice(directory: Path) -> None:
     write_directory(directory.parent / "next", seed=3)
     async with served(directory) as server:

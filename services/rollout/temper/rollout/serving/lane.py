@@ -109,13 +109,21 @@ class Lane:
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     async def update(self, model: Model, version: int, policy: SwapPolicy) -> Loaded:
-        """Load beside what runs, swap at a step edge, check with a probe. A failure to load leaves the old version."""
+        """Load beside what runs, swap at a step edge, check with a probe. A failure to load leaves the old version.
+
+        A replica that is dead, and stays so, is passed over: it gets no requests either.
+        """
         for engine in self.engines:
             await engine.load(model.files(version))
-        reports: list[SwapReport] = [await engine.swap(version, policy) for engine in self.engines]
+        reports = [await self._swap(engine, version, policy) for engine in self.engines]
+        reports = [report for report in reports if report is not None]
+        if not reports:
+            raise Unavailable("no replica is running")
         self.model, self.version = _loaded(model), version
         self._router.forget()
-        probes: list[str] = [] if self.paused else [await self._probe(engine) for engine in self.engines]
+        probes: list[str] = (
+            [] if self.paused else [await self._probe(engine) for engine in self.engines if engine.alive]
+        )
         return Loaded(
             version=version,
             digest=model.digest,
@@ -139,6 +147,14 @@ class Lane:
             yield seat
         finally:
             self._router.finished(placed, seat.written)
+
+    async def _swap(self, engine: Engine, version: int, policy: SwapPolicy) -> SwapReport | None:
+        try:
+            return await engine.swap(version, policy)
+        except Unavailable:
+            if engine.alive:
+                raise
+            return None
 
     async def _probe(self, engine: Engine) -> str:
         """SHA-256 over ids and float32 logprobs of a short greedy output."""
