@@ -25,6 +25,7 @@ from temper.trainer.engine.megatron.group import Group, RankLost
 from temper.trainer.engine.megatron.held import Held
 from temper.trainer.engine.megatron.layout import MegatronOptions
 from temper.trainer.engine.megatron.limits import refuse_optimizer
+from temper.trainer.engine.megatron.nursery import Nursery, NurseryLost
 from temper.trainer.engine.megatron.trainee import RemoteTrainee
 from temper.trainer.engine.torch.model import Decoder, parse_config
 from temper.trainer.engine.torch.storage import encode, export, named_weights
@@ -43,11 +44,20 @@ Change = Callable[[Held], Any]
 class MegatronEngine:
     """``Engine`` on Megatron-Core. Not thread-safe: one call at a time; ``close`` may come from anywhere."""
 
-    def __init__(self, options: MegatronOptions, *, micro_batch_tokens: int = 0, threads: int = 1) -> None:
+    def __init__(
+        self,
+        options: MegatronOptions,
+        *,
+        micro_batch_tokens: int = 0,
+        threads: int = 1,
+        nursery: Nursery | None = None,
+    ) -> None:
+        """``nursery``: where ranks come from; it outlives the engine. Without one the engine has its own."""
         options.check()
         self._options, self._threads = options, threads
         self._budget = micro_batch_tokens or DEFAULT_MICRO_BATCH
         self._group: Group | None = None
+        self._nursery, self._lent = nursery, nursery is not None
         self._held: Held | None = None
         self._cut: tuple[Mapping[str, Any], EngineState] | None = None
         self._since: list[Change] = []
@@ -72,6 +82,8 @@ class MegatronEngine:
         self._closed = True
         if self._group is not None:
             self._group.close()
+        if self._nursery is not None and not self._lent:
+            self._nursery.close()
 
     # ------------------------------------------------------------- weights in and out
 
@@ -174,9 +186,7 @@ class MegatronEngine:
             raise RankLost("the engine is closed")
         if self._held is None:
             if self._group is None:
-                self._group = Group(self._options.ranks, threads=self._threads)
-                if self._closed:  # meanwhile, by another thread
-                    self._group.close()
+                self._group = self._started()
             config, state = self._cut
             held = Held(self._group, self._options, self._budget, config)
             held.fill(state)
@@ -184,6 +194,18 @@ class MegatronEngine:
                 change(held)
             self._held = held
         return self._held
+
+    def _started(self) -> Group:
+        """A new group; the nursery that ranks come from stays from one to the next."""
+        try:
+            if self._nursery is None or not self._nursery.alive:
+                self._nursery, self._lent = Nursery(threads=self._threads), False
+            group = Group(self._options.ranks, threads=self._threads, nursery=self._nursery)
+        except NurseryLost as error:
+            raise RankLost(str(error)) from error
+        if self._closed:  # meanwhile, by another thread
+            group.close()
+        return group
 
 
 def _policy(held: Held) -> RemoteTrainee:

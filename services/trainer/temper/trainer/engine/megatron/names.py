@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -120,7 +121,15 @@ def whole(slot: Slot, shards: Sequence[Tensor], cfg: DecoderConfig) -> Mapping[s
     return dict(zip(slot.sources, (each.contiguous() for each in tensors), strict=True))
 
 
-def order(cfg: DecoderConfig) -> list[str]:
+@cache
+def order(cfg: DecoderConfig) -> tuple[str, ...]:
     """Hugging Face names of the whole policy in the order in which it is published: the torch engine's."""
     with torch.device("meta"):
-        return list(named_weights(Decoder(cfg), tied=cfg.tied))
+        return tuple(named_weights(Decoder(cfg), tied=cfg.tied))
+
+
+@cache
+def layer_bytes(cfg: DecoderConfig) -> int:
+    """Bytes of one layer in fp32."""
+    with torch.device("meta"):
+        return sum(4 * param.numel() for param in Decoder(cfg).model.layers[0].parameters())

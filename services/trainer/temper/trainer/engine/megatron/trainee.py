@@ -21,7 +21,7 @@ from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
 from temper.trainer.engine.base import OptimizerSettings
 from temper.trainer.engine.megatron.group import Group
 from temper.trainer.engine.megatron.layout import MegatronOptions
-from temper.trainer.engine.megatron.names import order
+from temper.trainer.engine.megatron.names import layer_bytes, order
 from temper.trainer.engine.megatron.wire import Frame, pack_batch, pack_made, unpack_arrays
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.forward import Gathered
@@ -116,10 +116,8 @@ class RemoteTrainee(Stepping):
 
     def pieces(self) -> Iterator[tuple[int, range]]:
         """(pipeline stage, its layers) in the order of the model, of about ``PIECE`` bytes each."""
-        with torch.device("meta"):
-            layer = sum(p.numel() * 4 for p in Decoder(self._cfg).model.layers[0].parameters())
         per_stage = self._cfg.layers // self._options.pipeline_parallel
-        at_once = min(per_stage, max(1, PIECE // layer))
+        at_once = min(per_stage, max(1, PIECE // layer_bytes(self._cfg)))
         for stage in range(self._options.pipeline_parallel):
             end = (stage + 1) * per_stage
             for first in range(stage * per_stage, end, at_once):

@@ -177,9 +177,17 @@ def log_probs(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def run(
-    wrapped: nn.Module, model: Policy, micros: Sequence[Micro], needs: Needs, share: Share | None
+    wrapped: nn.Module,
+    model: Policy,
+    micros: Sequence[Micro],
+    needs: Needs,
+    share: Share | None,
+    beat: Callable[[], None],
 ) -> list[Any]:
-    """All micro-batches through the pipeline; with ``share`` backward as well. What the last stage reports, else nothing."""
+    """All micro-batches through the pipeline; with ``share`` backward as well. What the last stage reports, else nothing.
+
+    ``beat`` is called for every micro-batch.
+    """
 
     def last(micro: Micro, hidden: Tensor, *, non_loss_data: bool = False) -> Any:
         found = predict(model, micro, hidden, needs)
@@ -189,6 +197,7 @@ def run(
         return loss, torch.zeros((), dtype=torch.int, device=loss.device), report
 
     def forward(source: Any, here: nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+        beat()
         micro: Micro = next(source)
         device, own = next(model.parameters()).device, micro.own
         hidden = here(own.ids.to(device), own.positions.to(device), own.mask.to(device))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,15 @@ from temper.trainer.samples import Sample
 class RankTrainee:
     """One model on this rank. Every call comes to all ranks, in one order."""
 
-    def __init__(self, cfg: DecoderConfig, place: Place, files: list[str], device: torch.device) -> None:
+    def __init__(
+        self,
+        cfg: DecoderConfig,
+        place: Place,
+        files: list[str],
+        device: torch.device,
+        beat: Callable[[], None],
+    ) -> None:
+        self._beat = beat
         self._cfg, self._place, self._device = cfg, place, device
         self._reference: Policy | None = None
         self.steps = 0
@@ -161,7 +169,8 @@ class RankTrainee:
         assert model is not None, "a reference is made when a phase begins"
         micros = self._micro_batches(samples, budget)
         with torch.no_grad():
-            found = run(model, model, micros, NOTHING_MORE if of_reference else needs, None) if micros else []
+            wanted = NOTHING_MORE if of_reference else needs
+            found = run(model, model, micros, wanted, None, self._beat) if micros else []
         return found if self._place.speaks else []
 
     def update(
@@ -204,7 +213,7 @@ class RankTrainee:
 
         local = 0.0
         if micros:
-            local = math.fsum(run(self._wrapped, self._policy, micros, update.needs, share))
+            local = math.fsum(run(self._wrapped, self._policy, micros, update.needs, share, self._beat))
         else:
             finalize([self._wrapped])
         known = torch.tensor([local if self._place.speaks else 0.0], dtype=torch.float64, device=self._device)

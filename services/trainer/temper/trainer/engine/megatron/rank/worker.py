@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +27,10 @@ from temper.trainer.engine.torch.updates import Update
 class Worker:
     """Answers of one rank. Every question comes to all ranks, in one order."""
 
-    def __init__(self, rank: int, ranks: int, rendezvous: str, deadline_s: float) -> None:
+    def __init__(
+        self, rank: int, ranks: int, rendezvous: str, deadline_s: float, beat: Callable[[], None]
+    ) -> None:
+        """Join the others. ``beat`` is called whenever the rank has come a step further."""
         cuda = torch.cuda.is_available()
         self._device = torch.device("cuda", rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
         if cuda:
@@ -40,6 +43,7 @@ class Worker:
             timeout=timedelta(seconds=deadline_s),
         )
         self._deadline_min = max(1, math.ceil(deadline_s / 60))
+        self._beat = beat
         self._place: Place | None = None
         self._trainees: dict[str, RankTrainee] = {}
 
@@ -90,7 +94,7 @@ class Worker:
         place = self._lay(MegatronOptions(**head["options"]))
         self._trainees.pop(head["who"], None)  # its memory first
         cfg = parse_config(dict(head["config"]))
-        self._trainees[head["who"]] = RankTrainee(cfg, place, head["files"], self._device)
+        self._trainees[head["who"]] = RankTrainee(cfg, place, head["files"], self._device, self._beat)
         return Frame({})
 
 
