@@ -11,12 +11,15 @@ from temper.trainer.tensors import Tensor
 MODES = ("tis_token", "tis_seq", "icepop", "mask_geo", "mask_k3", "bypass", "none")
 
 
-def tis_token(log_rho: Tensor, *, cap: float = 2.0) -> Tensor:
+TOKEN_CAP, SEQUENCE_CAP = 2.0, 5.0
+
+
+def tis_token(log_rho: Tensor, *, cap: float = TOKEN_CAP) -> Tensor:
     """``min(rho_t, C)``."""
     return ratio(log_rho).clamp(max=cap)
 
 
-def tis_seq(log_rho: Tensor, sequence: Tensor, lengths: Tensor, *, cap: float = 5.0) -> Tensor:
+def tis_seq(log_rho: Tensor, sequence: Tensor, lengths: Tensor, *, cap: float = SEQUENCE_CAP) -> Tensor:
     """``min(Π_t rho_t, C)`` for every token of the sequence."""
     product = lengths.new_zeros(lengths.shape[0]).index_add(0, sequence, log_rho)
     return ratio(product).clamp(max=cap)[sequence]
@@ -43,13 +46,15 @@ def mask_k3(log_rho: Tensor, sequence: Tensor, lengths: Tensor, *, bound: float 
     return ((total / lengths) <= bound).float()[sequence]
 
 
-def weights(mode: str, log_rho: Tensor, sequence: Tensor, lengths: Tensor, *, cap: float) -> Tensor | None:
-    """Weights of a named mode, or None where the loss stays as it is. ``cap`` is C of the two TIS modes."""
+def weights(
+    mode: str, log_rho: Tensor, sequence: Tensor, lengths: Tensor, *, cap: float | None = None
+) -> Tensor | None:
+    """Weights of a named mode, or None where the loss stays as it is. ``cap`` is C of the two TIS modes; None: their own."""
     match mode:
         case "tis_token":
-            return tis_token(log_rho, cap=cap)
+            return tis_token(log_rho, cap=cap or TOKEN_CAP)
         case "tis_seq":
-            return tis_seq(log_rho, sequence, lengths, cap=cap)
+            return tis_seq(log_rho, sequence, lengths, cap=cap or SEQUENCE_CAP)
         case "icepop":
             return icepop(log_rho)
         case "mask_geo":

@@ -62,7 +62,7 @@ class PhasePlan:
     @property
     def warning(self) -> str:
         """What is allowed and yet most likely a mistake; empty for nothing."""
-        return self.algorithm.warn(self.settings) if self.algorithm.warn is not None else ""
+        return self.algorithm.warning(self.settings)
 
     @property
     def judged(self) -> bool:

@@ -109,6 +109,52 @@ class Choice:
     allowed: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """When a knob does anything."""
+
+    where: Callable[[Settings], bool]
+    needs: str
+    """The same in words."""
+
+
+def _above(name: str) -> Effect:
+    return Effect(lambda settings: settings.params.get(name, 0.0) > 0.0, f"{name} above 0")
+
+
+def _is(name: str, *values: str) -> Effect:
+    return Effect(lambda settings: settings.choices.get(name) in values, f"{name} = {' or '.join(values)}")
+
+
+EFFECTIVE: Mapping[str, Effect] = {
+    "muon_lr": _is("optimizer", "muon"),
+    "kl_target": _above("kl_beta"),
+    "kl_horizon": _above("kl_target"),
+    "kl_estimator": Effect(
+        lambda settings: (
+            settings.params.get("kl_beta", 0.0) > 0.0 and settings.choices.get("kl_in", "loss") == "loss"
+        ),
+        "kl_beta above 0, and the penalty in the loss",
+    ),
+    "kl_in": _above("kl_beta"),
+    "rm_max_disagreement": _above("rm_weight"),
+    "rm_refresh": _above("rm_weight"),
+    "refill_limit": _above("dynamic_sampling"),
+    "correction_cap": _is("correction", "tis_token", "tis_seq"),
+    "horizon": _is("aggregation", "seq_mean_token_sum_norm"),
+}
+"""Knobs that depend on another one."""
+OF_RATIO = (
+    "clip_low_delta",
+    "clip_high_delta",
+    "clip_low_ratio",
+    "clip_high_ratio",
+    "dual_clip",
+    "off_policy_delta",
+)
+OF_RATIO_ALWAYS = ("tau_positive", "tau_negative", "value_clip")
+"""Knobs that act on how far the policy has moved within a step; the first ones also on how far it is from μ under ``bypass``."""
+
 Loss = Callable[[TokenBatch, Settings], LossTerms]
 Advantages = Callable[[Scores, Settings], Floats]
 Prepare = Callable[[Measured, Settings], Targets]
@@ -139,6 +185,8 @@ class Algorithm:
     """Refuses combinations of settings and max_staleness that make no sense, by raising Rejected."""
     warn: Callable[[Settings], str] | None = None
     """What is allowed and yet most likely a mistake, in words; empty for nothing."""
+    effects: Mapping[str, Effect] = field(default_factory=dict[str, Effect])
+    """When knobs of this algorithm do anything, beside ``EFFECTIVE``."""
     needs: Callable[[Settings], Needs] = nothing_more
     """What the engine must hold and measure."""
     prepare: Prepare | None = None
@@ -176,7 +224,38 @@ class Algorithm:
         )
         if self.check is not None:
             self.check(settings, max_staleness)
+        self._refuse_idle(settings, path)
         return settings
+
+    def warning(self, settings: Settings) -> str:
+        """What is allowed and yet most likely a mistake, in words; empty for nothing."""
+        found = [self.warn(settings)] if self.warn is not None else []
+        updates = settings.params.get("mini_batches", 1.0) * settings.params.get("epochs", 1.0)
+        bypassed = settings.choices.get("correction") == "bypass"
+        still = () if updates > 1 else OF_RATIO_ALWAYS if bypassed else (*OF_RATIO, *OF_RATIO_ALWAYS)
+        idle = [name for name in still if name in self.params and settings[name] != self.params[name].default]
+        if idle:
+            found.append(
+                f"{', '.join(idle)}: never acts in a step of one update, where the policy is still where it began; "
+                "mini_batches or epochs above 1 make more"
+            )
+        return "; ".join(each for each in found if each)
+
+    def _refuse_idle(self, settings: Settings, path: str) -> None:
+        """A knob that was turned and that another one keeps from having an effect is a mistake."""
+        for name, effect in {**EFFECTIVE, **self.effects}.items():
+            if name in self.params:
+                turned, where = settings.params[name] != self.params[name].default, "algorithm_params"
+            elif name in self.choices:
+                turned, where = settings.choices[name] != self.choices[name].default, "algorithm_choices"
+            else:
+                continue
+            if turned and not effect.where(settings):
+                raise Rejected(
+                    f"{name} has no effect here",
+                    field=f"{path}.{where}.{name}",
+                    hint=f"it needs {effect.needs}",
+                )
 
 
 def _refuse_unknown(given: Mapping[str, object], known: Mapping[str, object], path: str) -> None:

@@ -4,7 +4,7 @@
 share one vocabulary. ``reward_coef`` adds the verifier's group advantage.
 """
 
-from temper.trainer.algorithms.base import Algorithm, Param, Settings
+from temper.trainer.algorithms.base import Algorithm, Effect, Param, Settings
 from temper.trainer.algorithms.grpo import CLIPPED, check_clip, clipped
 from temper.trainer.algorithms.policy_gradient import COMMON, advantages, choices, compose, most_uncertain
 from temper.trainer.algorithms.targets import Measured, Needs, Targets
@@ -17,6 +17,9 @@ def prepare(measured: Measured, settings: Settings) -> Targets:
         for reward, kl in zip(measured.advantages, measured.kl(), strict=True)
     ]
     return Targets(advantages=found, keep=most_uncertain(measured.entropy, settings["top_entropy"]))
+
+
+REWARDED = Effect(lambda settings: settings["reward_coef"] > 0.0, "reward_coef above 0")
 
 
 ALGORITHM = Algorithm(
@@ -32,6 +35,7 @@ ALGORITHM = Algorithm(
     },
     choices={name: choice for name, choice in choices().items() if name != "kl_estimator"},
     check=check_clip,
+    effects=dict.fromkeys(("advantage", "reward_scale", "overlong_length", "rm_weight"), REWARDED),
     needs=lambda _: Needs(reference=True, targets=True),
     prepare=prepare,
     wants_teacher=True,

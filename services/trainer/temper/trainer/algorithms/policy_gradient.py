@@ -65,7 +65,7 @@ COMMON: Mapping[str, Param] = {
     **UPDATES,
     **KL,
     **JUDGED,
-    "correction_cap": Param(2.0, 1.0, 100.0),
+    "correction_cap": Param(0.0, 0.0, 100.0),
     "entropy_bonus": Param(0.0, 0.0, 1.0),
     "horizon": Param(1024.0, 1.0, 1e6),
     "top_entropy": Param(0.0, 0.0, 1.0),
@@ -168,7 +168,7 @@ def compose(policy: Policy, *, kl_in_loss: bool = True) -> Loss:
         per_token = policy(log_w, tokens, settings)
         log_rho = (tokens.log_old - tokens.log_mu).detach()
         weight = correction.weights(
-            mode, log_rho, tokens.sequence, tokens.lengths, cap=settings["correction_cap"]
+            mode, log_rho, tokens.sequence, tokens.lengths, cap=settings["correction_cap"] or None
         )
         value = per_token.value if weight is None else per_token.value * weight
         value = _masked(value, log_w, tokens, settings)
@@ -241,11 +241,10 @@ def _metrics(tokens: TokenBatch, per_token: PolicyLoss, log_w: Tensor, log_rho: 
 
 def check(settings: Settings, max_staleness: int) -> None:  # noqa: ARG001 - every check is called alike
     """Refuses knobs that contradict each other."""
-    if settings.params.get("kl_target", 0.0) > 0.0 and settings["kl_beta"] <= 0.0:
+    if 0.0 < settings["correction_cap"] < 1.0:
         raise Rejected(
-            "kl_target moves kl_beta, which is 0",
-            field="phase.algorithm_params.kl_target",
-            hint="set kl_beta to where it shall begin, e.g. 0.001",
+            f"correction_cap {settings['correction_cap']:g} would shrink every weight: it is at least 1, or 0 for the mode's own",
+            field="phase.algorithm_params.correction_cap",
         )
     estimator = settings.choices.get("advantage", "")
     if settings.choices.get("reward_scale", "none") != "none" and estimator in SCALE_FREE:
@@ -259,12 +258,6 @@ def check(settings: Settings, max_staleness: int) -> None:  # noqa: ARG001 - eve
             "answers that were cut off are either left out or penalised",
             field="phase.algorithm_params.overlong_filter",
             hint="set overlong_filter or overlong_length, not both",
-        )
-    if settings["rm_refresh"] > 0 and settings["rm_weight"] <= 0.0:
-        raise Rejected(
-            "rm_refresh trains a reward model that has no say: rm_weight is 0",
-            field="phase.algorithm_params.rm_refresh",
-            hint="set rm_weight above 0",
         )
     length, buffer = settings["overlong_length"], settings["overlong_buffer"]
     if (length > 0) != (buffer > 0) or buffer > length:
