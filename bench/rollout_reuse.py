@@ -17,7 +17,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from bench.result import report
-from temper.rollout.engine.torch.blocks import Pool, Row
+from temper.rollout.engine.torch.arena import Row
+from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.context import Context, Course
 from temper.rollout.engine.torch.sizes import BLOCK, UNIT, layout
 

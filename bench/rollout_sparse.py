@@ -23,8 +23,9 @@ from safetensors.torch import save
 
 from bench.result import report
 from temper.rollout.engine.torch.architecture import Architecture, read_architecture
+from temper.rollout.engine.torch.arena import Row
 from temper.rollout.engine.torch.attention import Attention
-from temper.rollout.engine.torch.blocks import Pool, Row
+from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.feed import Feed
 from temper.rollout.engine.torch.kv import Cache
 from temper.rollout.engine.torch.model import Model

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from temper.rollout.engine.torch.architecture import Architecture, RopeConfig
+from temper.rollout.engine.torch.arena import Row
 from temper.rollout.engine.torch.attention import Attention
-from temper.rollout.engine.torch.blocks import Pool, Row
+from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.feed import Feed, pool_order
 from temper.rollout.engine.torch.kv import Cache
 from temper.rollout.engine.torch.merge import attend, merge

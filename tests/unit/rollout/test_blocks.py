@@ -5,7 +5,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from temper.rollout.engine.torch.blocks import Pool, Row
+from temper.rollout.engine.torch.arena import Row
+from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.context import Context, Course, block_key
 from temper.rollout.engine.torch.memory import longest_context
 from temper.rollout.engine.torch.sizes import BLOCK, CLASSES, SEGMENT, UNIT, layout, peak_units, units_for
@@ -128,7 +129,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert min(book.free, book.evictable, book.held) >= 0
         rows = {row for context, _ in self.live.values() for row in context.rows}
         assert sum(row.size for row in rows) == book.held * BLOCK
-        cached = [row for arena in self.pool.arenas.values() for row in arena.rows[arena.active :]]
+        cached = [row for arena in self.pool.arenas.values() for row in arena.rows if not row.refs]
         taken: set[int] = set()
         for row in (*rows, *cached):
             assert row.start % 32 == 0
@@ -138,14 +139,18 @@ class PoolMachine(RuleBasedStateMachine):
             taken |= slots
 
     @invariant()
-    def rows_in_use_are_dense(self) -> None:
+    def rows_in_use_are_dense_but_for_a_few_asleep(self) -> None:
         for arena in self.pool.arenas.values():
-            assert all((row.refs > 0) == (i < arena.active) for i, row in enumerate(arena.rows))
+            unused = {row for row in arena.rows[: arena.active] if not row.refs}
+            assert unused == set(arena.asleep)
+            assert len(unused) <= arena.active // 8
+            assert not any(row.refs for row in arena.rows[arena.active :])
+            assert all(row.index == i for i, row in enumerate(arena.rows))
             assert len(arena.rows) > (len(arena.units) - 1) * arena.per_unit or not arena.units
 
     @invariant()
     def whatever_fits_can_be_taken(self) -> None:
-        counts = {size: arena.active for size, arena in self.pool.arenas.items()}
+        counts = {size: arena.used for size, arena in self.pool.arenas.items()}
         for size in CLASSES:
             assert self.pool.fits([size]) == (
                 units_for({**counts, size: counts[size] + 1}) <= self.pool.units

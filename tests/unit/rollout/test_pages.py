@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from temper.rollout.engine.torch.architecture import read_architecture
-from temper.rollout.engine.torch.blocks import Row
+from temper.rollout.engine.torch.arena import Row
 from temper.rollout.engine.torch.kv import Cache
 from temper.rollout.engine.torch.pages import (
     PAGE,

@@ -1,4 +1,4 @@
-"""Attention over views of the pool: keys and values are gathered for sparse decode only, see :mod:`.pages`.
+"""Attention over views of the pool. Keys and values are copied for sparse decode (:mod:`.pages`) and short prompts (:mod:`.tiles`) only.
 
 A query attends one *item* per segment of its context. Rows of one class that follow each other in the pool are one strided
 view, so the items of many sequences are one call; a sequence with several items joins them by their log-sum-exp. The item's
@@ -10,21 +10,23 @@ the query length, keys and values are read once. That changes the order of sums,
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
 
 from temper.rollout.engine.torch.architecture import Architecture
-from temper.rollout.engine.torch.feed import Feed
-from temper.rollout.engine.torch.items import Call, Sight, calls_of, items_of, lines_of, lone_calls
+from temper.rollout.engine.torch.feed import Feed, kind_of
+from temper.rollout.engine.torch.items import Call, Sight, calls_of, items_of, lines_of
+from temper.rollout.engine.torch.lone import Lone
 from temper.rollout.engine.torch.merge import as_bias, attend, merge, visible
 from temper.rollout.engine.torch.pages import Scratch, SparseRow
 from temper.rollout.engine.torch.sizes import SEGMENT
+from temper.rollout.engine.torch.tiles import TILE, Tiles
 
-TILE = 32  # queries of a prefill call, whatever the chunk; divides every class of rows
 _PARTS = 8  # partial results of a prefill chunk that are held at once
 
 
@@ -62,7 +64,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk of prefill: queries in tiles of fixed places, so that a token's numbers depend on its position alone."""
+    """A chunk of prefill behind a full segment: queries in tiles of fixed places, as in :mod:`.tiles`."""
 
     rows: slice
     """Of qkv."""
@@ -93,16 +95,19 @@ class Attention:
         self._scratch = scratch or Scratch()
         self._scale = shape.head_dim**-0.5
         self._windows = shape.windows
-        decodes = [feed for feed in feeds if feed.decode]
+        windows = set(shape.windows)
         self._lines = lines_of(feeds, 2 * shape.kv_heads)
         self._memory = kv.view(len(kv), -1, shape.head_dim).unbind()
-        self._batches = self._lay_decodes(decodes, cascade=cascade)
+        lone, others, first, later = _by_kind(feeds)
+        self._lone = Lone(shape, kv, lone, windows, sink) if lone else None
+        self._batches = self._lay_decodes(others, len(lone), cascade=cascade)
+        row = len(lone) + sum(len(feed.tokens) for feed in others)
+        self._tiles = Tiles(shape, kv, first, row, windows, sink) if first else None
         self._chunks: list[_Chunk] = []
-        row = sum(len(feed.tokens) for feed in decodes)
-        for feed in feeds:
-            if not feed.decode:
-                self._chunks.append(self._lay_chunk(feed, row))
-                row += len(feed.tokens)
+        row += sum(len(feed.tokens) for feed in first)
+        for feed in later:
+            self._chunks.append(self._lay_chunk(feed, row))
+            row += len(feed.tokens)
 
     def __call__(self, layer: int, qkv: Tensor, out: Tensor) -> None:
         """Write keys and values, then attend: qkv ``[rows, heads + 2 kv_heads, d]``, out ``[rows, heads * d]``."""
@@ -111,26 +116,25 @@ class Attention:
         self._memory[layer].index_copy_(0, self._lines, new)
         window = self._windows[layer]
         q = qkv[:, : shape.heads]
+        if self._lone is not None:
+            count = self._lone.count
+            self._lone.attend(layer, window, q[:count].flatten(1), out[:count])
         for batch in self._batches:
             self._decode(layer, batch, window, q[batch.rows], out[batch.rows])
+        if self._tiles is not None:
+            self._tiles.attend(layer, window, q.flatten(1), out[self._tiles.rows])
         for chunk in self._chunks:
             self._prefill(layer, chunk, window, q[chunk.rows], out[chunk.rows])
 
-    def _lay_decodes(self, decodes: list[Feed], *, cascade: bool) -> list[_Batch]:
+    def _lay_decodes(self, decodes: Sequence[Feed], row: int, *, cascade: bool) -> list[_Batch]:
         batches: list[_Batch] = []
-        row = 0
         for members in _alike(decodes):
             width, index = len(members[0].tokens), members[0].pages
             at = [feed.start for feed in members]
             laid: dict[int, tuple[list[Call], Tensor | None]] = {}
             for window in set(self._windows) - ({0} if index is not None else set()):
-                lone = lone_calls(members) if width == 1 and not window else None
                 sight = Sight(at, width, window, self._sink)
-                laid[window] = (
-                    calls_of(items_of(members, sight), sight, self._groups, cascade=cascade)
-                    if lone is None
-                    else (lone, None)
-                )
+                laid[window] = calls_of(items_of(members, sight), sight, self._groups, cascade=cascade)
             span = slice(row, row + width * len(members))
             sparse = (
                 None
@@ -258,11 +262,14 @@ class Attention:
         return k, self._kv.as_strided(shape, steps, offset + kv_heads * size * head)
 
 
-def _alike(decodes: list[Feed]) -> Iterator[list[Feed]]:
+def _by_kind(feeds: Sequence[Feed]) -> tuple[Sequence[Feed], ...]:
+    """Lone decode rows, other ones, chunks inside first segments, later ones: in this order :func:`.feed.pool_order` has them."""
+    edges = [0, *(bisect_right(feeds, kind, key=kind_of) for kind in range(3)), len(feeds)]
+    return tuple(feeds[one:two] for one, two in pairwise(edges))
+
+
+def _alike(decodes: Sequence[Feed]) -> Iterator[list[Feed]]:
     """Neighbours that are attended together: equally wide ones; a sparse one is alone."""
-    if decodes and decodes[0].pages is decodes[-1].pages is None and len(decodes[-1].tokens) == 1:
-        yield decodes  # they are sorted: all are as the last
-        return
     for (_, sparse), group in groupby(decodes, key=lambda feed: (len(feed.tokens), feed.pages is not None)):
         if sparse:
             yield from ([feed] for feed in group)

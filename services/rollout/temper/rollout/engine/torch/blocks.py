@@ -6,7 +6,8 @@ neighbouring rows lie at a constant stride and many sequences are attended by on
 of a row depends on its sequence's own length, never on its neighbours: that is what keeps numbers batch-invariant.
 
 The rows of a class form an :class:`Arena`, packed without holes: first those in use, then those that only hold *hashed*
-blocks (16 tokens each) for requests to come. Packing moves rows, so a row's slots are looked up when a step is laid, not before.
+blocks (16 tokens each) for requests to come. A row that falls out of use among the first stays there, *asleep*, as long as few do:
+the next row taken gets its place. Packing moves rows, so a row's slots are looked up when a step is laid, not before.
 
 Full segments are shared by reference; of a partly matching one the matching blocks are copied. A block's key is a hash over
 its parent's key, its tokens and a salt; tokens and parent are stored and compared on a hit, so a collision never reuses KV.
@@ -15,11 +16,13 @@ its parent's key, its tokens and a salt; tokens and parent are stored and compar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from temper.rollout.engine.base import Blocks
+from temper.rollout.engine.torch.arena import Arena, Block, Entry, Row
 from temper.rollout.engine.torch.sizes import BLOCK, CLASSES, UNIT, units_for
+
+_ASLEEP = 8  # one of so many rows may be asleep: attention reads it for nothing, moving it is three copies
 
 
 class Mover(Protocol):
@@ -38,88 +41,6 @@ class Mover(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Row:
-    """A run of slots for one segment of one context, or of several that share it."""
-
-    size: int
-    """Its class."""
-    start: int = -1
-    """First slot, as of now."""
-    refs: int = 1
-    """Contexts that use it."""
-    index: int = -1
-    """Its place in the arena."""
-    entries: list[Entry] = field(default_factory=list)
-    """Its hashed blocks."""
-    parent: Row | None = None
-    """Row of the segment before, as hashed."""
-    children: int = 0
-    """Rows whose parent it is."""
-    pages: object = None
-    """Summaries of its keys, once it is full and sparse decode wants them; see :mod:`.pages`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What is hashed: equal blocks hold equal KV."""
-
-    key: bytes
-    """Digest of everything that shaped the block."""
-    parent: bytes
-    """Key of the block before, or the salt."""
-    tokens: tuple[int, ...]
-    """The block's own tokens."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A block that can be found."""
-
-    block: Block
-    """What it holds."""
-    row: Row
-    """Where."""
-    at: int
-    """Which block of the row."""
-
-
-@dataclass(slots=True, eq=False)
-class Arena:
-    """All rows of one class, packed: ``rows[:active]`` are in use, the rest is cached."""
-
-    size: int
-    """The class."""
-    units: list[int] = field(default_factory=list)
-    """Its units, in the order of its places."""
-    rows: list[Row] = field(default_factory=list)
-    """By place."""
-    active: int = 0
-    """How many are in use."""
-
-    @property
-    def per_unit(self) -> int:
-        """Rows of a unit."""
-        return UNIT // self.size
-
-    @property
-    def full(self) -> bool:
-        """Whether it has no place left."""
-        return len(self.rows) == len(self.units) * self.per_unit
-
-    def slot(self, place: int) -> int:
-        """First slot of a place."""
-        return self.units[place // self.per_unit] * UNIT + place % self.per_unit * self.size
-
-    def settle(self, row: Row, place: int) -> None:
-        """Enter a row at a place."""
-        if place == len(self.rows):
-            self.rows.append(row)
-        else:
-            self.rows[place] = row
-        row.index, row.start = place, self.slot(place)
-
-
 class Pool:
     """The book. Not thread-safe."""
 
@@ -134,14 +55,14 @@ class Pool:
     def book(self) -> Blocks:
         """Count the blocks."""
         per = {size: size // BLOCK for size in CLASSES}
-        held = sum(per[size] * arena.active for size, arena in self.arenas.items())
-        cached = sum(per[size] * (len(arena.rows) - arena.active) for size, arena in self.arenas.items())
+        held = sum(per[size] * arena.used for size, arena in self.arenas.items())
+        cached = sum(per[size] * (len(arena.rows) - arena.used) for size, arena in self.arenas.items())
         total = self.units * (UNIT // BLOCK)
         return Blocks(total=total, free=total - held - cached, evictable=cached, held=held)
 
     def fits(self, needs: Sequence[int], instead_of: Iterable[Row] = ()) -> bool:
         """Whether rows of these classes could all be taken, every cached one given up, and others dropped once."""
-        counts = {size: arena.active for size, arena in self.arenas.items()}
+        counts = {size: arena.used for size, arena in self.arenas.items()}
         for row in instead_of:
             counts[row.size] -= row.refs == 1
         for size in needs:
@@ -153,11 +74,14 @@ class Pool:
         arena = self.arenas[size]
         while arena.full and not self._extend(arena):
             self._evict()
-        row = Row(size)
-        if arena.active < len(arena.rows):
-            self._relocate(arena, arena.active, len(arena.rows))
-        arena.settle(row, arena.active)
-        arena.active += 1
+        row, place = Row(size), arena.active
+        if arena.asleep:
+            place = arena.asleep.popitem()[0].index
+        else:
+            arena.active += 1
+        if place < len(arena.rows):
+            self._relocate(arena, place, len(arena.rows))
+        arena.settle(row, place)
         return row
 
     def hold(self, row: Row) -> None:
@@ -165,8 +89,11 @@ class Pool:
         if row.refs == 0:
             del self._cached[row]
             arena = self.arenas[row.size]
-            self._exchange(arena, row.index, arena.active)
-            arena.active += 1
+            if row in arena.asleep:
+                del arena.asleep[row]
+            else:
+                self._exchange(arena, row.index, arena.active)
+                arena.active += 1
         row.refs += 1
 
     def drop(self, row: Row) -> None:
@@ -175,16 +102,30 @@ class Pool:
         if row.refs:
             return
         arena = self.arenas[row.size]
-        arena.active -= 1
         if row.entries:
-            self._exchange(arena, row.index, arena.active)
-            self._cached[row] = None
+            self._cached[row] = arena.asleep[row] = None
+            self._settle_down(arena)
             return
+        arena.active -= 1
         hole = row.index
         if hole != arena.active:
             self._relocate(arena, arena.active, hole)
             arena.settle(row, arena.active)
         self._remove(row)
+        self._settle_down(arena)
+
+    def _settle_down(self, arena: Arena) -> None:
+        """Move rows asleep behind those in use: the last ones, for that costs nothing, and any that are too many."""
+        while arena.asleep:
+            last = arena.rows[arena.active - 1]
+            if last not in arena.asleep:
+                if len(arena.asleep) <= arena.active // _ASLEEP:
+                    return
+                row = next(iter(arena.asleep))
+                self._exchange(arena, row.index, last.index)
+                last = row
+            del arena.asleep[last]
+            arena.active -= 1
 
     def grow(self, row: Row, size: int, used: int) -> Row:
         """Move a row that only the caller uses to a larger class; ``used`` of its slots hold something."""
@@ -263,9 +204,16 @@ class Pool:
     def _remove(self, row: Row) -> None:
         """Close the gap an unused row leaves, and give back the last unit once it is empty."""
         arena = self.arenas[row.size]
-        last = len(arena.rows) - 1
-        if row.index != last:
-            self._relocate(arena, last, row.index)
+        last, hole = len(arena.rows) - 1, row.index
+        if row in arena.asleep:
+            # The last in use takes its place, and what is cached is packed behind.
+            del arena.asleep[row]
+            arena.active -= 1
+            if hole != arena.active:
+                self._relocate(arena, arena.active, hole)
+            hole = arena.active
+        if hole != last:
+            self._relocate(arena, last, hole)
         arena.rows.pop()
         row.index = row.start = -1
         while len(arena.rows) <= (len(arena.units) - 1) * arena.per_unit:

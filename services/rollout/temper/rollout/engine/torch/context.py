@@ -13,7 +13,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
-from temper.rollout.engine.torch.blocks import Block, Entry, Pool, Row
+from temper.rollout.engine.torch.arena import Block, Entry, Row
+from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.sizes import BLOCK, SEGMENT, layout
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from temper.rollout.engine.torch.blocks import Row
+from temper.rollout.engine.torch.arena import Row
 from temper.rollout.engine.torch.pages import PageIndex
+from temper.rollout.engine.torch.sizes import SEGMENT
 
 
 @dataclass(slots=True)
@@ -29,9 +30,19 @@ class Feed:
     """For a decode row that reads a part of its context only: what is known of its pages."""
 
 
-def pool_order(feed: Feed) -> tuple[int, ...]:
-    """Sorts feeds as :mod:`.attention` wants them: decode before prefill, dense before sparse, then by width and place."""
+def kind_of(feed: Feed) -> int:
+    """How it is attended: 0 with others like it in :mod:`.lone`, 1 another decode row, 2 in :mod:`.tiles`, 3 a later chunk."""
     if not feed.decode:
-        return (1,)
+        return 2 if feed.start < SEGMENT else 3
+    return 0 if len(feed.rows) == 1 == len(feed.tokens) and feed.pages is None else 1
+
+
+def pool_order(feed: Feed) -> tuple[int, ...]:
+    """Sorts feeds as :mod:`.attention` wants them: by kind, then decode rows dense before sparse, by width and by place."""
+    kind = kind_of(feed)
+    if kind > 1:
+        return (kind,)
     last = feed.rows[-1]
-    return 0, feed.pages is not None, len(feed.tokens), last.size, last.start
+    if kind == 0:
+        return 0, last.size, last.start
+    return 1, feed.pages is not None, len(feed.tokens), last.size, last.start

@@ -110,39 +110,6 @@ def lines_of(feeds: Sequence[Feed], planes: int) -> Tensor:
     return (torch.tensor(firsts)[:, None] + torch.tensor(sizes)[:, None] * torch.arange(planes)).flatten()
 
 
-def lone_calls(feeds: Sequence[Feed]) -> list[Call] | None:
-    """What :func:`calls_of` gives for feeds of one token and one row each, in pool order, without a window: with less to do.
-
-    None where it is not as simple: several rows, or gaps to fill.
-    """
-    calls: list[Call] = []
-    first, size, start = 0, 0, 0
-    for number, feed in enumerate(feeds):
-        if len(feed.rows) != 1:
-            return None
-        row = feed.rows[0]
-        if number and (row.size != size or row.start != start + size):
-            distance = row.start - start
-            if row.size == size and distance % size == 0 and distance <= (1 + _GAP) * size:
-                return None
-            calls.append(_stretch(feeds, first, number))
-            first = number
-        size, start = row.size, row.start
-    calls.append(_stretch(feeds, first, len(feeds)))
-    at = [feed.start for feed in feeds]
-    if min(at) < SEGMENT - 1:
-        seen = torch.arange(size) <= torch.tensor(at)[:, None]  # the last size is the largest
-        bias = as_bias(seen)[:, None, None]
-        for call in calls:
-            call.bias = bias[call.index, ..., : call.size]
-    return calls
-
-
-def _stretch(feeds: Sequence[Feed], first: int, end: int) -> Call:
-    row = feeds[first].rows[0]
-    return Call(row.start, end - first, row.size, slice(first, end), list(range(first, end)))
-
-
 def calls_of(
     items: list[Item], sight: Sight, groups: int, *, cascade: bool
 ) -> tuple[list[Call], Tensor | None]:

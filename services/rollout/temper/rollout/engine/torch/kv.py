@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from temper.rollout.engine.torch.architecture import Architecture
-from temper.rollout.engine.torch.blocks import Row
+from temper.rollout.engine.torch.arena import Row
 from temper.rollout.engine.torch.sizes import UNIT
 
 

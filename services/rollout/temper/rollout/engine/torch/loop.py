@@ -126,36 +126,47 @@ class Loop:
         end = 0
         for work in works:
             first, end = end, end + work.logits
-            self._account(work, logits, first)
+            sequence = work.sequence
+            if work.decode:
+                self._decoded(work)
+            else:
+                self._account(work, logits, first)
             if work.last:
-                sequence = work.sequence
-                drawn = range(end - 1 - work.drafts, end)
                 asking.append((sequence, work))
+                drawn = range(end - 1 - work.drafts, end)
                 rows += drawn
-                for follower in self._fork(sequence):
-                    asking.append((follower, work))
-                    rows += drawn
+                if not work.decode:
+                    for follower in self._fork(sequence):
+                        asking.append((follower, work))
+                        rows += drawn
         if asking:
             self._draw(asking, logits if rows == list(range(len(logits))) else logits[torch.tensor(rows)])
         return True
 
-    def _account(self, work: Work, logits: Tensor, row: int) -> None:
-        """KV up to ``work.stop`` is there now; its logits begin at ``row``."""
-        assert self.weights is not None
+    def _decoded(self, work: Work) -> None:
+        """KV of a decode row is there now, but for drafts, which are not known to be right."""
         sequence, context = work.sequence, work.sequence.context
+        assert self.weights is not None
         assert context is not None
-        if not work.decode:
-            self.prefilled += work.stop - work.start
-            members = (sequence, *sequence.followers)
-            for member in members:
-                member.computed(work.start, work.stop, self.weights.version)
-            if any(member.wants_scores for member in members):
-                _score(sequence, work, logits[row : row + work.logits])
-        elif sequence.oldest is None:
+        if sequence.oldest is None:
             sequence.oldest = self.weights.version
         context.done = done = work.start + len(work.tokens) - work.drafts
         if done >= (len(context.keys) + 1) * BLOCK:
             context.publish(self.pool, sequence.tokens)
+
+    def _account(self, work: Work, logits: Tensor, row: int) -> None:
+        """KV of a chunk of prefill is there now; its logits begin at ``row``."""
+        assert self.weights is not None
+        sequence, context = work.sequence, work.sequence.context
+        assert context is not None
+        self.prefilled += work.stop - work.start
+        members = (sequence, *sequence.followers)
+        for member in members:
+            member.computed(work.start, work.stop, self.weights.version)
+        if any(member.wants_scores for member in members):
+            _score(sequence, work, logits[row : row + work.logits])
+        context.done = work.stop
+        context.publish(self.pool, sequence.tokens)
 
     def _fork(self, leader: Sequence) -> list[Sequence]:
         """The prompt is computed: from here each goes its own way."""

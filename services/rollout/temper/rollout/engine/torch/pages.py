@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temper.rollout.engine.torch.blocks import Row
+from temper.rollout.engine.torch.arena import Row
 from temper.rollout.engine.torch.merge import attend
 from temper.rollout.engine.torch.sizes import SEGMENT
 

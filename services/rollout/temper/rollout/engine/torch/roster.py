@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from temper.rollout.engine.base import Request
-from temper.rollout.engine.torch.blocks import Pool, Row
+from temper.rollout.engine.torch.arena import Row
+from temper.rollout.engine.torch.blocks import Pool
 from temper.rollout.engine.torch.context import Context
 from temper.rollout.engine.torch.sequence import Kept, Sequence
 

@@ -8,7 +8,7 @@ import torch
 
 from temper.rollout.engine.base import PolicyFiles
 from temper.rollout.engine.torch.architecture import read_architecture
-from temper.rollout.engine.torch.blocks import Row
+from temper.rollout.engine.torch.arena import Row
 from temper.rollout.engine.torch.feed import Feed
 from temper.rollout.engine.torch.kv import Cache
 from temper.rollout.engine.torch.memory import Budget
