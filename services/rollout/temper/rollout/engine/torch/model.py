@@ -1,7 +1,7 @@
 """One forward of the decoder over everything a step computes: decode rows and prefill chunks together.
 
-Linear layers see all rows at once, padded to a multiple of 16: on CPUs a row's fp32 result is then bitwise the same
-whatever the number of rows (batch-invariant mode; without it nothing is padded). Attention is :mod:`.attention`'s.
+Linear layers see all rows at once. In batch-invariant mode few rows are padded, so that a row's fp32 result is bitwise the same
+whatever the number of rows (:mod:`.padding`). Attention is :mod:`.attention`'s.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from temper.rollout.engine.torch import rope
 from temper.rollout.engine.torch.architecture import Architecture
 from temper.rollout.engine.torch.attention import Attention
 from temper.rollout.engine.torch.feed import Feed
+from temper.rollout.engine.torch.padding import row_multiple
 from temper.rollout.engine.torch.pages import Scratch
 from temper.rollout.engine.torch.weights import Layer, Matrix, Weights
-
-_ROW_MULTIPLE = 16  # the smallest number for which products of fewer rows and of more agree in every bit
 
 
 class Model:
@@ -28,7 +27,7 @@ class Model:
     def __init__(self, shape: Architecture, *, batch_invariant: bool = True) -> None:
         self.shape, self.batch_invariant = shape, batch_invariant
         self.rotary = rope.Rotary(shape.rope, shape.head_dim, shape.max_context)
-        self._row_multiple = _ROW_MULTIPLE if batch_invariant else 1
+        self._row_multiple = row_multiple(_products(shape)) if batch_invariant else 1
         self._scratch = Scratch()
 
     def forward(self, weights: Weights, kv: Tensor, feeds: Sequence[Feed]) -> Tensor:
@@ -44,7 +43,7 @@ class Model:
         return self._head(weights, x[: len(wanted)] if leading else x[torch.tensor(wanted)])
 
     def _trunk(self, weights: Weights, feeds: Sequence[Feed], attention: Attention) -> Tensor:
-        """Embed and run all layers; returns the residual stream ``[rows, width]``, rows padded to 16."""
+        """Embed and run all layers; returns the residual stream ``[rows, width]``, padded."""
         shape = self.shape
         tokens = [token for feed in feeds for token in feed.tokens]
         positions = [at for feed in feeds for at in range(feed.start, feed.start + len(feed.tokens))]
@@ -52,12 +51,14 @@ class Model:
         stretches = None
         if not self.rotary.fixed:
             stretches = [feed.stretch for feed in feeds for _ in feed.tokens] + padding
-        x = weights.embedding[torch.tensor(tokens + padding)]
+        x = weights.embedding.index_select(0, torch.tensor(tokens + padding))
         turn = self.rotary.turns(positions + padding, stretches).unsqueeze(1)
         # Values ride along through the rotation with factor 1, which is exact: one product and one write per layer.
-        still = torch.ones(len(x), shape.kv_heads, shape.head_dim // 2, dtype=torch.complex64)
-        turns = torch.cat([turn.expand(-1, shape.heads + shape.kv_heads, -1), still], dim=1)
-        heads = torch.zeros(len(x), shape.heads * shape.head_dim)
+        turns = torch.ones(
+            rows + len(padding), shape.heads + 2 * shape.kv_heads, shape.head_dim // 2, dtype=torch.complex64
+        )
+        turns[:, : shape.heads + shape.kv_heads] = turn
+        heads = torch.zeros(rows + len(padding), shape.heads * shape.head_dim)
         for index, layer in enumerate(weights.layers):
             qkv = self._project(layer, x, turns)
             attention(index, qkv[:rows], heads[:rows])
@@ -89,9 +90,22 @@ class Model:
 
     def _head(self, weights: Weights, x: Tensor) -> Tensor:
         rows = len(x)
-        x = F.pad(x, (0, 0, 0, -rows % self._row_multiple))
+        missing = -rows % self._row_multiple
+        x = F.pad(x, (0, 0, 0, missing)) if missing else x
         normed = F.rms_norm(x, (self.shape.width,), weights.norm, self.shape.norm_eps)
         return linear(normed, weights.head)[:rows]
+
+
+def _products(shape: Architecture) -> list[tuple[int, int]]:
+    """``(in, out)`` of all linear layers."""
+    heads = shape.heads * shape.head_dim
+    return [
+        (shape.width, heads + 2 * shape.kv_heads * shape.head_dim),
+        (heads, shape.width),
+        (shape.width, 2 * shape.hidden),
+        (shape.hidden, shape.width),
+        (shape.width, shape.vocab),
+    ]
 
 
 def linear(x: Tensor, matrix: Matrix, addend: Tensor | None = None) -> Tensor:

@@ -103,7 +103,7 @@ class Rotary:
         """Rotation of each row, complex ``[rows, head_dim / 2]``; a row is a position in a context of some stretch."""
         places = torch.tensor(positions)
         if self.fixed or stretches is None or not any(stretches):
-            return self._table[places]
+            return self._table.index_select(0, places)
         classes = torch.tensor(stretches)
         result = torch.empty(len(places), self._head_dim // 2, dtype=torch.complex64)
         for stretch in set(stretches):
