@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 JOB = ROOT / "examples/quickstart.toml"
 LIMIT_S = 600.0
 OFF = ("--without", "telemetry")
-SHORT = ("eval.before=false", "eval.after=false", "eval.every=0", "eval.during_tasks=0")
+SHORT = ("eval.before=false", "eval.after=false", "eval.every=0", "eval.during_tasks=0", "gates={}")
 
 
 def job_file(directory: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.scheduler.jobs import job, record_of
 
-from temper.api.common.v1.common_pb2 import Purpose
+from temper.api.common.v1.common_pb2 import IndexRange, Purpose
 from temper.api.job.v1.job_pb2 import JobProgress, JobState
 from temper.api.job.v1.platform_pb2 import Presence
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
@@ -62,6 +62,36 @@ def test_a_running_job_waits_for_workers_first_and_then_for_the_trainer():
     assert stall is not None
     assert stall.waiting_for == "trainer"
     assert "has not settled 6 finished groups" in stall.message
+
+
+def test_verl_3895_a_silence_with_credits_free_names_the_empty_queue():
+    """An idle pipeline without an error: what each queue holds, and what the services say, is in the alarm."""
+    machine = running()
+    facts = machine.facts
+    machine.handle(PolicySeen(PolicyRecord(version=1, step=1, settled=[IndexRange(first=0, last=2)])), NOW)
+    outstanding = len(facts.ledger.outstanding())
+    stall = diagnose(facts, present("rollout", "sandbox", in_use="0", slots="8"), 60)
+    assert stall is not None
+    assert f"({outstanding} groups for rollout, no groups for trainer, 0 of 6 credits free" in stall.message
+    assert "empty: queue of trainer" in stall.message
+    assert "1 ready [in_use=0 slots=8]" in stall.message
+
+
+def test_verl_3873_a_step_that_hangs_is_told_with_what_the_trainer_says():
+    machine = running()
+    for number, command in enumerate(machine.facts.ledger.outstanding()):
+        machine.handle(GroupSeen(record_of(command), str(number)), NOW)
+    stall = diagnose(machine.facts, present("trainer", training="quickstart-7f3a", jobs="1"), 60)
+    assert stall is not None
+    assert stall.message.endswith("empty: queue of rollout); 1 ready [training=quickstart-7f3a jobs=1]")
+
+
+def test_an_alarm_of_a_large_platform_stays_short():
+    machine = running()
+    many = [Presence(service="rollout", instance=f"r{n}", state="ready") for n in range(50)]
+    stall = diagnose(machine.facts, [*many, *present("sandbox")], 60)
+    assert stall is not None
+    assert stall.message.endswith("and 45 more")
 
 
 @pytest.mark.parametrize("state", [JobState.JOB_STATE_PAUSED, JobState.JOB_STATE_SUCCEEDED])

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.trainer.world import JOB, phase, spec
@@ -233,17 +232,3 @@ def test_demonstrations_have_no_line():
     ledger.arrive(Arrival("1", 0, "g0", 0, 0))
     assert len(ledger.take()) == 1
     assert ledger.dropped[Drop.ROLLED_BACK] == 0
-
-
-@pytest.mark.parametrize("fence", [1, 2])
-def test_a_newer_fence_is_heard(fence):
-    from temper.runtime.bus.base import Entry
-    from temper.trainer.orders import Orders
-
-    news = []
-    orders = Orders(None, JOB, None, lambda: news.append(1))
-    for number, each in ((1, 1), (2, fence)):
-        body = GateRecord(fence=each, rollbacks=number).SerializeToString()
-        orders._take(Entry(f"{JOB}.gate", body, number))
-    assert orders.rollback(0).rollbacks == 2
-    assert orders.rollback(2) is None

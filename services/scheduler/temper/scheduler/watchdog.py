@@ -9,9 +9,12 @@ from typing import Literal
 from temper.api.job.v1.job_pb2 import JobState
 from temper.api.job.v1.platform_pb2 import Presence
 from temper.scheduler import transitions
+from temper.scheduler.credits import Credits
 from temper.scheduler.facts import JobFacts
 
 Waiting = Literal["qa", "trainer", "rollout", ""]
+MOST_SHOWN = 6  # instances
+TOLD = ("training", "jobs", "in_use", "slots")  # of what an instance says of itself
 NEEDS = {"rollout": ("rollout", "sandbox"), "trainer": ("trainer",), "qa": ("qa", "sandbox"), "": ()}
 
 
@@ -46,14 +49,45 @@ def diagnose(facts: JobFacts, presences: Iterable[Presence], idle_s: float) -> S
     waits = waiting_for(facts)
     if not waits:
         return None
-    live = {presence.service for presence in presences if presence.state != "draining"}
+    there = list(presences)
+    live = {presence.service for presence in there if presence.state != "draining"}
     absent = tuple(service for service in NEEDS[waits] if service not in live)
     if absent:
         missing = " and ".join(f"no {service} service" for service in absent)
         message = f"{missing} is running; start one"
     else:
-        message = _unfinished(facts, waits)
+        message = _unfinished(facts, waits) + queues(facts) + states(there, NEEDS[waits])
     return Stall(waits, f"nothing has happened for {idle_s:.0f} s: {message}", absent)
+
+
+def queues(facts: JobFacts) -> str:
+    """What the queues of a job that trains hold, and which of them is empty."""
+    if facts.job.state != transitions.RUNNING or facts.policy is None:
+        return ""
+    where = facts.where(facts.policy)
+    if where.phase >= len(facts.job.spec.phases):
+        return ""
+    phase = facts.job.spec.phases[where.phase]
+    credit = Credits(phase.max_staleness, phase.groups_per_step)
+    free = credit.free(facts.ledger.in_flight, phase.steps - where.step)
+    held = {"rollout": len(facts.ledger.outstanding()), "trainer": facts.ledger.waiting_for_trainer()}
+    said = ", ".join(f"{count or 'no'} groups for {name}" for name, count in held.items())
+    empty = [name for name, count in held.items() if not count]
+    named = f"; empty: queue of {' and of '.join(empty)}" if empty else ""
+    return f" ({said}, {free} of {credit.bound} credits free{named})"
+
+
+def states(present: Iterable[Presence], services: Iterable[str]) -> str:
+    """What the services whose move it is say of themselves, at most six instances."""
+    wanted = [each for each in present if each.service in tuple(services)]
+    said = [f"{each.instance} {each.state}{_status(each)}" for each in wanted[:MOST_SHOWN]]
+    more = f" and {len(wanted) - MOST_SHOWN} more" if len(wanted) > MOST_SHOWN else ""
+    return f"; {', '.join(said)}{more}" if said else ""
+
+
+def _status(each: Presence) -> str:
+    known = [f"{key}={each.status[key]}" for key in TOLD if key in each.status]
+    return f" [{' '.join(known)}]" if known else ""
 
 
 def _unfinished(facts: JobFacts, waits: Waiting) -> str:

@@ -1,13 +1,13 @@
 """A domain that loses all success in training, told from its groups alone: between two evaluations a policy can be lost.
 
-Success of a domain is the share of solved samples per group. Two things make a collapse:
+A group is *dead* when none of its samples succeeded and all of them earned the same: nothing in it pushes back. Even a good policy has dead
+groups, on tasks that are too hard for it; their usual share ``f`` is an exponential mean over about 32 groups, and its upper end (two standard
+errors) is what counts. A run of ``k`` dead groups has collapsed when
 
-    flat     its last `groups` groups had no success and no difference in reward: nothing there pushes back
-    fallen   a cumulative sum test (Page, Biometrika 41 (1954) 100) of "still at its best" against "half of it" has crossed `log(10^4)`:
-             the mean time to a false alarm is at least 10^4 groups (Lorden, Ann. Math. Stat. 42 (1971) 1897)
+    k >= groups    and    k * log(1 / f) >= log(10^4)
 
-A group counts as one observation however many samples it has: samples of one task are not independent. The best is that of an
-exponential mean over about 16 groups, once 16 are in it. A domain that never reached a fifth cannot collapse.
+so that a domain that stays as it is, its groups independent, starts such a run once in ten thousand groups or more rarely. The groups of the run
+itself do not count for ``f``. A domain whose success never reached a fifth has nothing that it could lose.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MEMORY = 1 / 16
-SETTLED = 16  # groups before a mean counts as a best
-LEAST = 0.2  # a best below it is no skill that could be lost
+MEMORY = 1 / 32
+SETTLED = 16  # groups before anything is known about a domain
+LEAST = 0.2  # success below it is no skill that could be lost
 LIMIT = math.log(1e4)
-_EDGE = 0.02  # rates are kept this far from 0 and 1, so that one group is never proof
+LEAST_DEAD = 0.05  # share that is assumed at least: 0 of a few groups is not never
 
 
 @dataclass(slots=True)
@@ -29,38 +29,47 @@ class Track:
     """One domain."""
 
     seen: int = 0
-    """Groups."""
+    """Groups before the current run."""
     mean: float = 0.0
-    """Recent success."""
+    """Success of those, lately."""
     best: float = 0.0
     """The best of it."""
-    evidence: float = 0.0
-    """Of the cumulative sum."""
-    flat: int = 0
-    """Groups in a row without any success or difference."""
+    dead: float = 0.0
+    """Usual share of dead groups."""
+    run: int = 0
+    """Dead groups in a row, up to now."""
     told: bool = False
     """Whether the collapse that lasts was told."""
 
     def observe(self, success: float, *, flat: bool) -> None:
         """One group came back."""
-        if self.best >= LEAST:
-            rate = min(max(self.best, _EDGE), 1 - _EDGE)
-            won, lost = math.log(0.5), math.log((1 - rate / 2) / (1 - rate))
-            self.evidence = max(0.0, self.evidence + success * won + (1 - success) * lost)
-        self.flat = self.flat + 1 if flat and success == 0.0 else 0
-        self.told = self.told and self.flat > 0
+        if flat and success == 0.0:
+            self.run += 1
+            return
+        for _ in range(self.run):
+            self._learn(0.0, dead=1.0)
+        self._learn(success, dead=0.0)
+        self.run, self.told = 0, False
+
+    def _learn(self, success: float, *, dead: float) -> None:
         self.seen += 1
-        self.mean += (success - self.mean) * max(MEMORY, 1 / self.seen)
+        weight = max(MEMORY, 1 / self.seen)
+        self.mean += (success - self.mean) * weight
+        self.dead += (dead - self.dead) * weight
         if self.seen >= SETTLED:
             self.best = max(self.best, self.mean)
 
     def fallen(self, groups: int) -> bool:
         """Whether it has collapsed."""
-        return self.flat >= groups and self.evidence >= LIMIT
+        if self.best < LEAST or self.run < groups:
+            return False
+        share = max(self.dead, LEAST_DEAD)
+        upper = share + 2.0 * math.sqrt(share * (1.0 - share) * MEMORY / 2.0)
+        return self.run * -math.log(min(upper, 1.0)) >= LIMIT
 
     def renew(self) -> None:
         """Training went back: what was lost may be there again."""
-        self.evidence, self.flat, self.told = 0.0, 0, False
+        self.run, self.told = 0, False
 
 
 class Collapses:
@@ -70,7 +79,7 @@ class Collapses:
         self._tracks: dict[str, Track] = {}
 
     def observe(self, domain: str, success: float, *, flat: bool) -> None:
-        """A group of a domain came back."""
+        """A group of a domain came back; ``flat``: all its samples earned the same."""
         self._tracks.setdefault(domain, Track()).observe(success, flat=flat)
 
     def news(self, groups: int) -> dict[str, Track]:
@@ -88,7 +97,7 @@ class Collapses:
     def state(self) -> dict[str, Any]:
         """JSON-serialisable; `resume` continues exactly here."""
         return {
-            name: [each.seen, each.mean, each.best, each.evidence, each.flat, each.told]
+            name: [each.seen, each.mean, each.best, each.dead, each.run, each.told]
             for name, each in self._tracks.items()
         }
 

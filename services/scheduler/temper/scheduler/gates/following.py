@@ -50,10 +50,10 @@ def collapses(facts: JobFacts) -> Iterator[Following]:
         facts.changed = True
         facts.collapsed += 1
         message = (
-            f"{domain} has collapsed in training: its last {track.flat} groups had no success and no difference, "
+            f"{domain} has collapsed in training: its last {track.run} groups had no success and no difference, "
             f"its best was {track.best:.2f}"
         )
-        check = GateCheck(domain=domain, bound="collapse", verdict=FAIL, value=track.mean, n=track.flat)
+        check = GateCheck(domain=domain, bound="collapse", verdict=FAIL, value=0.0, n=track.run)
         check.limit, check.message = track.best, message
         verdict = GateVerdict(
             point=f"collapse-{facts.collapsed}", verdict=FAIL, checks=[check], message=message

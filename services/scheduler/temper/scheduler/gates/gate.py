@@ -3,8 +3,8 @@
 A verdict is "pass", "fail" or "insufficient_data", never a number. Per domain:
 
     min_pass   passes when the lower end of the 95 % Wilson interval reaches the bound; fails when the domain is below it beyond chance
-    max_drop   fails when the domain fell by more than the bound beyond chance, against its reference and task by task; else it passes
-    either     is insufficient_data with fewer than `min_samples` tasks, or when the interval contains the bound of min_pass
+    max_drop   passes when the domain did not fall by more than the bound, against its reference and task by task; fails when it did beyond chance
+    either     is insufficient_data in between, and with fewer than `min_samples` tasks
 
 "Beyond chance" holds for the whole job: see `comparison`. One failing domain fails the evaluation. What passed is accepted.
 """
@@ -241,8 +241,8 @@ def _sized(check: GateCheck, n: int, enough: bool) -> GateCheck:
 def _decide(check: GateCheck, *, broken: bool) -> None:
     if broken:
         check.verdict = FAIL
-    elif check.bound == "min_pass" and check.low < check.limit:
-        check.verdict = TOO_LITTLE
+    elif (check.low if check.bound == "min_pass" else check.value) < check.limit:
+        check.verdict = TOO_LITTLE  # the bound may be broken, or not
     else:
         check.verdict = PASS
 
