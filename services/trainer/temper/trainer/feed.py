@@ -105,7 +105,9 @@ class Feed:
             if arrival.index is not None and arrival.index not in self._tables:
                 self._tables[arrival.index] = asyncio.create_task(self._table(arrival))
 
-    async def samples(self, taken: Sequence[Arrival], *, needs_reward: bool) -> list[Sample] | None:
+    async def samples(
+        self, taken: Sequence[Arrival], *, needs_reward: bool, vocabulary: int | None = None
+    ) -> list[Sample] | None:
         """Samples of these groups in order; None when one was unreadable and had to be dropped."""
         self._busy = ()
         tables = await asyncio.gather(*(self._fetched(arrival) for arrival in taken))
@@ -116,7 +118,10 @@ class Feed:
             try:
                 if data is None:
                     raise Rejected("missing or altered")
-                out += intake.samples(self.group(arrival), data, first_group=first, needs_reward=needs_reward)
+                group = self.group(arrival)
+                out += intake.samples(
+                    group, data, first_group=first, needs_reward=needs_reward, vocabulary=vocabulary
+                )
             except Rejected as error:
                 self._corrupt(arrival, str(error))
                 whole = False

@@ -5,7 +5,8 @@ contract. A null or non-finite reward never reaches arithmetic, and a broken sam
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -70,8 +71,10 @@ def _dropped(group: GroupRecord) -> Drop | None:
     return None
 
 
-def samples(group: GroupRecord, data: bytes, *, first_group: int, needs_reward: bool) -> list[Sample]:
-    """The samples of one group's table. Task groups are numbered from ``first_group``.
+def samples(
+    group: GroupRecord, data: bytes, *, first_group: int, needs_reward: bool, vocabulary: int | None = None
+) -> list[Sample]:
+    """The samples of one group's table. Task groups are numbered from ``first_group``; ``vocabulary`` is the policy's size of it.
 
     Raises Rejected when the table is not the one that the record describes.
     """
@@ -83,21 +86,29 @@ def samples(group: GroupRecord, data: bytes, *, first_group: int, needs_reward: 
         raise Rejected(f"table of {group.group_id} belongs to another group or attempt", field="table")
     tasks = {index: number for number, index in enumerate(dict.fromkeys(s.task_index for s in group.samples))}
     return [
-        _sample(record, group, first_group + tasks[record[0].task_index], needs_reward=needs_reward)
+        _sample(
+            record,
+            group,
+            first_group + tasks[record[0].task_index],
+            fault(*record, group, needs_reward=needs_reward, vocabulary=vocabulary),
+        )
         for record in zip(group.samples, table.samples, strict=True)
     ]
 
 
-def _sample(
-    record: tuple[SampleSummary, SampleTokens], of: GroupRecord, group: int, *, needs_reward: bool
-) -> Sample:
+def broken(found: Sequence[Sample]) -> Mapping[str, int]:
+    """Samples that nobody should have sent, by what is wrong with them: an alarm, unlike a sandbox that was lost."""
+    ours = (NO_REWARD, OUT_OF_RANGE, INVALID_TOKENS)
+    return Counter(sample.reason for sample in found if sample.reason.startswith(ours))
+
+
+def _sample(record: tuple[SampleSummary, SampleTokens], of: GroupRecord, group: int, reason: str) -> Sample:
     summary, tokens = record
     ids = np.array(tokens.token_ids, dtype=np.int64)
     mask = np.frombuffer(tokens.mask, dtype=np.uint8).astype(np.bool_)
     logprobs = np.array(tokens.logprob_raw, dtype=np.float32)
     if logprobs.size == 0:  # demonstrations carry none
         logprobs = np.zeros(ids.size, dtype=np.float32)
-    reason = fault(summary, tokens, of, needs_reward=needs_reward)
     versions = _versions(tokens) if tokens.versions else None
     if reason:  # an empty sample counts in reports and cannot reach a gradient
         ids, mask, logprobs = ids[:0], mask[:0], logprobs[:0]
@@ -127,7 +138,14 @@ def _versions(tokens: SampleTokens) -> NDArray[np.int64]:
     return out
 
 
-def fault(summary: SampleSummary, tokens: SampleTokens, of: GroupRecord, *, needs_reward: bool) -> str:
+def fault(
+    summary: SampleSummary,
+    tokens: SampleTokens,
+    of: GroupRecord,
+    *,
+    needs_reward: bool,
+    vocabulary: int | None = None,
+) -> str:
     """Why a sample must not be trained on; empty if it may."""
     if summary.sample_class not in USABLE:
         return common.SampleClass.Name(summary.sample_class).removeprefix("SAMPLE_CLASS_")
@@ -140,6 +158,8 @@ def fault(summary: SampleSummary, tokens: SampleTokens, of: GroupRecord, *, need
     if needs_reward and not all(math.isfinite(part.value) for part in summary.components.values()):
         return NO_REWARD
     why = breach(tokens)
+    if not why and vocabulary is not None and max(tokens.token_ids) >= vocabulary:
+        why = "vocabulary"  # of another policy, or of another tokenizer
     return f"{INVALID_TOKENS}/{why}" if why else ""
 
 

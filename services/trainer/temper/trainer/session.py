@@ -25,6 +25,7 @@ from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.compute import train
 from temper.trainer.engine.base import Engine, NamedTensor, StepOutcome
 from temper.trainer.feed import Feed
+from temper.trainer.intake import broken
 from temper.trainer.keeper import Keeper
 from temper.trainer.levels import clear, levels
 from temper.trainer.milestones import Milestones, milestones_every
@@ -200,9 +201,16 @@ class Session:
             return
         number = self._ledger.phase
         phase = replace(self._phases[number], slowed=self._slowed)
-        samples = await self._feed.samples(taken, needs_reward=phase.algorithm.needs_reward)
+        samples = await self._feed.samples(
+            taken,
+            needs_reward=phase.algorithm.needs_reward,
+            vocabulary=self._origin.config.get("vocab_size"),
+        )
         if samples is None:
             return
+        for reason, count in broken(samples).items():
+            step = self._ledger.step + 1
+            await self._notices.warn("broken_samples", f"step {step}: {count} masked: {reason}", key=reason)
         fetched = self._clock.monotonic()
         self._feed.fetch_ahead(taken)
         await self._begin(phase)
