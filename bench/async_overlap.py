@@ -7,6 +7,7 @@ hold no load of this one. What the platform itself costs is therefore not in the
 
     async_over_sync    wall time with staleness 0 / with 1
     async_over_ideal   time in which the busier device is never idle / wall time with staleness 1
+    async_idle         share of the trainer's time in which it computes no step, with staleness 1, in its own words
     async_zero_tail    wall time with staleness 0 / with 1 when all lengths are equal
 
 The optimizer is the busier device (about twice the work of the decode batch). With `--balanced` both have the same work: then every
@@ -56,7 +57,7 @@ async def _simulate(loop: Loop, directory: Path, work: Workload) -> Outcome:
 
 
 def tailed(work: Workload, suffix: str) -> None:
-    """Two lines about long tails; with a suffix they are published without a floor."""
+    """Three lines about long tails; with a suffix they are published without a floor."""
     judged = not suffix
     sync, one, two = (simulate(dataclasses.replace(work, max_staleness=n)) for n in (0, 1, 2))
     report(
@@ -79,10 +80,20 @@ def tailed(work: Workload, suffix: str) -> None:
         ideal_s=round(sync.ideal_s, 1),
         asynchronous_2=two.shares(),
     )
+    report(
+        f"async_idle{suffix}",
+        one.trainer_idle,
+        floor=0.1 if judged else None,
+        good=0.05 if judged else None,
+        better="lower",
+        load=NO_LOAD,
+        staleness_2=round(two.trainer_idle, 4),
+        synchronous=round(sync.trainer_idle, 4),
+    )
 
 
 def main() -> None:
-    """Three lines, or two about balanced devices."""
+    """Four lines, or three about balanced devices."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

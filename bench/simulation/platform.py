@@ -219,6 +219,7 @@ class Simulation:
             work_s=work_s,
             train_s=len(steps) * work.train_s,
             trainer_wait=sum(step.wait_s for step in steps) / wall,
+            trainer_idle=job.progress.trainer_idle,
             rollout_idle=1 - work_s / wall,
             dropped=sum(job.progress.groups_dropped.values()),
             staleness=sum(age * count for age, count in ages) / sum(count for _, count in ages),

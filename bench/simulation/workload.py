@@ -93,6 +93,8 @@ class Outcome:
     """Seconds of all optimizer steps."""
     trainer_wait: float
     """Share of the wall time in which the trainer waited for groups."""
+    trainer_idle: float
+    """Share of the trainer's time in which it computed no step, as the trainer itself says at the end."""
     rollout_idle: float
     """Share of the decode batch's slots that stood empty."""
     dropped: int
@@ -110,6 +112,7 @@ class Outcome:
         return {
             "wall_s": round(self.wall_s, 1),
             "trainer_wait": round(self.trainer_wait, 3),
+            "trainer_idle": round(self.trainer_idle, 3),
             "rollout_idle": round(self.rollout_idle, 3),
             "dropped": self.dropped,
             "staleness": round(self.staleness, 2),

@@ -6,10 +6,12 @@
 import asyncio
 import os
 import random
+import time
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.conformance.processes import Service, running
+from tests.conformance.processes import running
+from tests.conformance.trainer.forked import Forked
 from tests.unit.trainer.world import JOB, World, phase, spec
 
 from temper.api.trainer.v1.trainer_pb2 import StartTraining
@@ -23,10 +25,6 @@ from temper.trainer.snapshot import Snapshots
 KILLS = int(os.environ.get("TEMPER_TEST_KILLS", "2"))
 SEED = int(os.environ.get("TEMPER_TEST_KILL_SEED", "0"))
 STEPS, GROUPS = 5, 2  # of one life of the trainer, of one step
-EVERY_LIFE_S, EVERY_START_S = (
-    0.6,
-    6.0,
-)  # a kill comes this long after the first groups, or after the process began
 PATIENCE_S = 240
 pytestmark = pytest.mark.timeout(180 + 60 * KILLS)
 
@@ -39,7 +37,7 @@ class Platform:
         often = {"snapshots.disk_every": 3, "worker.poll_s": 0.2, "metrics.port": 0}
         settings = {key.replace(".", "__"): value for key, value in (near | often).items()}
         self.root, self.world = root, World(root / "objects", bus, log=log)
-        self.trainer = Service("trainer", server, root, **settings)
+        self.trainer = Forked("trainer", server, root, **settings)
         self.fed = 0
 
     @classmethod
@@ -66,6 +64,13 @@ class Platform:
             await self.world.group(index, version=max(0, index // GROUPS - 1), rewards=rewards)
         self.fed = max(self.fed, steps * GROUPS)
 
+    async def some_steps(self, steps, done, chance):
+        """Feed so many steps in all, and return at a random instant of one of the new ones, however slow the machine is."""
+        begun, wanted = time.monotonic(), chance.randint(1, STEPS - 1)
+        await self.feed(steps)
+        await self.until(lambda r: r.step >= done + wanted)
+        await asyncio.sleep(chance.uniform(0, 2 * (time.monotonic() - begun) / wanted))
+
     async def until(self, condition):
         """As `World.until`, with room for a loaded machine."""
         async with asyncio.timeout(PATIENCE_S):
@@ -85,12 +90,15 @@ async def train(root, kills):
         command = StartTraining(job_id=JOB, spec=job, fence=1)
         await at.world.bus.command(topology.cmd("trainer", JOB), command, id=f"{JOB}/train")
         async with running(at.trainer):
-            before = ""
+            before, start_s = "", 1.0
             for life in range(1, kills + 1):
-                if life % 4:  # among steps, snapshots and publications; else while it starts and restores
-                    before = (await at.until(lambda r, before=before: r.trainer != before)).trainer
-                    await at.feed(life * STEPS)
-                await asyncio.sleep(chance.uniform(0, EVERY_LIFE_S if life % 4 else EVERY_START_S))
+                begun = time.monotonic()
+                if life % 4 == 0:  # while it starts and restores
+                    await asyncio.sleep(chance.uniform(0, 1.5 * start_s))
+                else:  # among steps, snapshots and publications
+                    record = await at.until(lambda r, before=before: r.trainer != before)
+                    before, start_s = record.trainer, time.monotonic() - begun
+                    await at.some_steps(life * STEPS, record.step, chance)
                 at.trainer.kill()
                 at.trainer.start()
             await at.feed(lives * STEPS)

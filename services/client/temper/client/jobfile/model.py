@@ -160,7 +160,7 @@ class Phase(Table):
     publish_every: Whole | None = None
     """Steps between publications; left out: only at the end for demonstrations, else 1."""
     snapshot_every: Count = 5
-    """Steps between snapshots."""
+    """Steps between snapshots in the object store; nearer levels have their own pace (`trainer.toml`)."""
     teacher: str | None = None
     """Directory of the policy to learn from, for `distill`; relative to the job file."""
 
