@@ -6,7 +6,8 @@ import contextlib
 import os
 import signal
 import socket
-import struct
+from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from temper.runtime.errors import Unavailable
@@ -14,8 +15,8 @@ from temper.sandbox.engine.guest import wire
 from temper.sandbox.engine.watch import ReportedMeter
 
 _PIECE: Final = 1 << 16
-_SEND_TIME: Final = struct.pack("@ll", 2, 0)
-"""Seconds that a process has to take a message out of a full line."""
+_STUCK_S: Final = 2.0
+"""Seconds that a process has to take something out of a full line."""
 
 
 class Link:
@@ -35,8 +36,8 @@ class Link:
         """Descriptors of the shared directories, sent with "ready"."""
         self._decoder = wire.Decoder()
         self._descriptors: list[int] = []
-        # A stopped process on the other side must not stop this one.
-        control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIME)
+        self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._stuck: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._control, self._on_event)
 
     @property
@@ -45,11 +46,67 @@ class Link:
         return self._pidfd
 
     def send(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Tell init something; silently nothing if it is gone, since `died` says so. One that does not listen is killed."""
+        """Tell init something; silently nothing if it is gone, since `died` says so.
+
+        Never waits: what does not fit the line follows as it empties, and who takes nothing for a while is killed.
+        """
+        frame = wire.encode(message)
+        if not self._outbox:
+            try:
+                frame, descriptors = self._push(frame, descriptors)
+            except OSError:  # a frame may be half sent: nothing more can be said on this line
+                self.kill()
+                return
+            if not frame:
+                return
+            self._loop.add_writer(self._control, self._on_room)
+            self._stuck = self._loop.call_later(_STUCK_S, self._give_up)
+        self._outbox.append((frame, tuple(os.dup(each) for each in descriptors)))
+
+    def _push(self, frame: bytes, descriptors: tuple[int, ...]) -> tuple[bytes, tuple[int, ...]]:
+        """Send what fits; returns what is left. Descriptors go with the first byte."""
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        )
+        with contextlib.suppress(BlockingIOError):
+            while frame:
+                frame = frame[self._control.sendmsg([frame], rights, socket.MSG_DONTWAIT) :]
+                rights, descriptors = [], ()
+        return frame, descriptors
+
+    def _on_room(self) -> None:
+        """The line has emptied a little."""
         try:
-            wire.send(self._control, message, descriptors)
-        except OSError:  # a frame may be half sent: nothing more can be said on this line
+            while self._outbox:
+                frame, descriptors = self._outbox[0]
+                rest, left = self._push(frame, descriptors)
+                if rest != frame and self._stuck is not None:
+                    self._stuck.cancel()
+                    self._stuck = self._loop.call_later(_STUCK_S, self._give_up)
+                self._outbox[0] = (rest, left)
+                if not left:
+                    _close(descriptors)
+                if rest:
+                    return
+                self._outbox.popleft()
+        except OSError:
             self.kill()
+        self._say_no_more()
+
+    def _give_up(self) -> None:
+        """It takes nothing: nobody waits for it any longer. Without a pidfd yet, the end of the line is all it can get."""
+        self._say_no_more()
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self.kill()
+
+    def _say_no_more(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+            self._loop.remove_writer(self._control)
+        while self._outbox:
+            _close(self._outbox.popleft()[1])
 
     def expect(self, key: object) -> asyncio.Future[wire.Message]:
         """The next event under this key: "ready", "killed", or the number of a command."""
@@ -128,12 +185,17 @@ class Link:
 
     def close(self) -> None:
         """Free the descriptors. Only after death."""
+        self._say_no_more()
         self._loop.remove_reader(self._control)
         self._control.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        _close(self._descriptors)
         self._descriptors = []
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for each in descriptors:
+        os.close(each)
