@@ -47,6 +47,7 @@ class World:
     instances: list[platform_pb2.Presence] = field(default_factory=list)
     letters: list[platform_pb2.DeadLetter] = field(default_factory=list)
     policies: list[platform_pb2.Policy] = field(default_factory=list)
+    promoted: dict[str, platform_pb2.PromotedPolicy] = field(default_factory=dict)
     approvals: list[approval_pb2.Approval] = field(default_factory=list)
     tables: dict[str, telemetry_pb2.QueryResponse] = field(default_factory=dict)
     """Answer of a query by a word that its text contains."""
@@ -105,6 +106,11 @@ class Jobs(job_pb2_grpc.JobServiceServicer):
         self.world.jobs[request.job_id].state = job_pb2.JOB_STATE_RUNNING
         return job_pb2.ResumeJobResponse(job=self.world.jobs[request.job_id])
 
+    def RollBackJob(self, request, context):
+        job = self.world.jobs[request.job_id]
+        job.rollbacks_asked.append(request.reason)
+        return job_pb2.RollBackJobResponse(job=job)
+
     def WatchJob(self, request, context) -> Iterator[job_pb2.WatchJobResponse]:
         self.world.cursors.append(request.cursor)
         start = int(request.cursor) if request.cursor else 0
@@ -158,6 +164,25 @@ class Platform(platform_pb2_grpc.PlatformServiceServicer):
 
     def ListPolicies(self, request, context):
         return platform_pb2.ListPoliciesResponse(policies=self.world.policies)
+
+    def PromotePolicy(self, request, context):
+        if request.version and not request.force:
+            refuse(context, Rejected(f"version {request.version} has not passed", field="version"))
+        known = self.world.promoted.setdefault(request.name, platform_pb2.PromotedPolicy(name=request.name))
+        ref = self.world.policies[0].manifest if self.world.policies else None
+        known.history.add(
+            job_id=request.job_id, version=request.version, manifest=ref, forced=request.force, verdict="pass"
+        )
+        return platform_pb2.PromotePolicyResponse(policy=known)
+
+    def DemotePolicy(self, request, context):
+        known = self.world.promoted[request.name]
+        known.history.append(known.history[-2])
+        known.history[-1].returns_to = len(known.history) - 3
+        return platform_pb2.DemotePolicyResponse(policy=known)
+
+    def ListPromotions(self, request, context):
+        return platform_pb2.ListPromotionsResponse(policies=self.world.promoted.values())
 
     def _gone(self, request, context):
         if request.seq not in [each.seq for each in self.world.letters]:

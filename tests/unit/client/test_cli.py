@@ -242,6 +242,47 @@ def test_a_policy_is_exported_whole_or_not_at_all(ask, world, tmp_path):
     assert not (tmp_path / "broken").exists()
 
 
+def test_a_name_stands_for_what_passed_and_goes_back(ask, world, tmp_path):
+    weights, config = world.put(b"weights"), world.put(b"{}")
+    manifest = {
+        "shards": [{"key": weights.key, "sha256": weights.sha256, "size": "7"}],
+        "files": {"config.json": {"key": config.key, "sha256": config.sha256, "size": "2"}},
+    }
+    world.policies = [
+        platform_pb2.Policy(job_id="job-1", version=3, manifest=world.put(json.dumps(manifest).encode()))
+    ]
+    assert ask("policy", "promote", "tutor", "job-1").code == 0
+    assert ask("policy", "promote", "tutor", "job-1", "--version", "3").code == 2
+    assert ask("policy", "promote", "tutor", "job-1", "--version", "3", "--force").code == 0
+    (row,) = json.loads(ask("policy", "list", "--promoted", "-o", "json").out)
+    assert (row["name"], row["version"], row["forced"], row["history"]) == ("tutor", 3, True, 2)
+    (row,) = json.loads(ask("policy", "rollback", "tutor", "-o", "json").out)
+    assert (row["version"], row["returns_to"], row["history"]) == (0, 0, 3)
+    target = tmp_path / "out"
+    assert ask("policy", "export", "tutor", str(target), "--promoted").code == 0
+    assert (target / "model.safetensors").read_bytes() == b"weights"
+    assert "known: tutor" in ask("policy", "export", "other", str(tmp_path / "no"), "--promoted").err
+
+
+def test_a_job_is_sent_back_with_a_reason(ask, world, job_file):
+    assert ask("job", "submit", str(job_file)).code == 0
+    assert ask("job", "rollback", "job-1", "--reason", "odd answers").code == 0
+    assert list(world.jobs["job-1"].rollbacks_asked) == ["odd answers"]
+
+
+def test_exposure_names_policies_that_build_on_a_version_and_names_that_stand_for_one(ask, world):
+    columns = {"job_id": "String", "first_version": "UInt64"}
+    world.tables["exposure"] = table(columns, ["job-1", 4])
+    for name, version in (("old", 3), ("new", 6)):
+        known = platform_pb2.PromotedPolicy(name=name)
+        known.history.add(job_id="job-1", version=version)
+        world.promoted[name] = known
+    (row,) = json.loads(ask("env", "exposure", "calc@1.0.0", "-o", "json").out)
+    assert row["promoted_as"] == "new"
+    assert dict(world.queries[-1].parameters) == {"env": "calc", "version": "1.0.0"}
+    assert ask("env", "exposure", "calc").code == 2
+
+
 def test_a_job_may_start_from_the_policy_of_another(ask, world, job_file):
     world.put(b"{}")
     ref = world.put(
