@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.unit.trainer.test_algorithms import STILL, begun, gradients
-from tests.unit.trainer.test_torch_engine import config, engine, group_batch, weights
+from tests.unit.trainer.test_torch_engine import config, engine, group_batch, sample, weights
 
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import OptimizerSettings
@@ -221,3 +221,56 @@ def test_a_gradient_that_is_not_finite_is_skipped_whatever_merges():
     broken = Batch(batch.samples, np.full(len(batch.samples), np.inf))
     assert "non-finite" in step(made, broken, merge="pcgrad").skipped
     assert weights(made) == before
+
+
+# ---------------------------------------------------------------- three hundred domains
+
+HUNDREDS = 300
+TINY = {"hidden_size": 16, "head_dim": 4, "num_hidden_layers": 1, "intermediate_size": 16}
+
+
+def of_hundreds(seed, number=0):
+    """One task of two samples for each domain, in an order of the step's own."""
+    rng = np.random.default_rng(seed)
+    names = [f"domain{k:03d}" for k in rng.permutation(HUNDREDS)]
+    samples = []
+    for group, name in enumerate(names):
+        prompt = rng.integers(1, 40, size=4)
+        for reward in (0.0, 1.0):
+            one = sample(rng, group, prompt, reward=reward, length=int(rng.integers(2, 6)))
+            samples.append(replace(one, domain=name))
+    chosen = algorithm("grpo")
+    advantages = chosen.advantages(scores(samples), chosen.settings({}, {}, max_staleness=1))
+    shares = {name: 1.0 + (k % 3) for k, name in enumerate(sorted(names))}
+    return Batch(samples, advantages, shares, number)
+
+
+def tiny():
+    made = make()
+    made.build(config() | TINY, seed=0)
+    return made
+
+
+@pytest.mark.parametrize("method", ["pcgrad", "gradnorm"])
+def test_three_hundred_domains_are_merged_by_the_engine_and_resumed_bit_for_bit(method):
+    knobs = {"merge": method, "domain_loss": "by_share"}
+    made = tiny()
+    report = step(made, of_hundreds(0), **knobs).metrics
+    assert sum(name.startswith("domain_grad_norm/") for name in report) == HUNDREDS
+    assert sum(name.startswith("conflict_cosine/") for name in report) == SHOWN
+    state = made.snapshot()
+    expected = step(made, of_hundreds(1, 1), **knobs)
+    other = make()
+    other.restore(config() | TINY, state)
+    assert step(other, of_hundreds(1, 1), **knobs) == expected
+    assert other.snapshot().files == made.snapshot().files
+    assert other.policy.balance.facts() == made.policy.balance.facts()
+
+
+def test_three_hundred_domains_merged_by_sum_give_the_gradient_of_the_mixed_loss():
+    batch = of_hundreds(0)
+    apart, whole = tiny(), tiny()
+    step(apart, batch, STILL, conflict_every=1)
+    step(whole, batch, STILL, conflict_every=0)
+    for name, gradient in gradients(whole).items():
+        torch.testing.assert_close(gradients(apart)[name], gradient, atol=1e-6, rtol=1e-3)

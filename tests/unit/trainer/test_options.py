@@ -44,8 +44,15 @@ BESIDE: dict[str, dict[str, float | str]] = {
     "reward_scale": {"advantage": "rloo"},
     "correction_cap": {"correction": "tis_token"},
 }
-FOR_DISTILL = {"advantage", "reward_scale", "overlong_length", "overlong_buffer", "rm_weight"}
-FOR_DISTILL |= {"rm_max_disagreement", "rm_refresh"}
+FOR_DISTILL = {
+    "advantage",
+    "reward_scale",
+    "overlong_length",
+    "overlong_buffer",
+    "rm_weight",
+    "rm_max_disagreement",
+    "rm_refresh",
+}
 TURNED: dict[str, float] = {
     "correction_cap": 1.1,
     "overlong_length": 8.0,
@@ -145,7 +152,7 @@ def done(name: str, given: dict[str, float | str]) -> Fingerprint:
     must = {k: v for k, v in (MUST | SEVERAL).items() if k in registry()[name].params}
     one = planned(name, must | params, words)
     made = make()
-    made.restore(config(**SMALL), judged())
+    made.restore(config() | SMALL, judged())
     made.begin(one.start([teacher()] if one.teacher else []))
     found = train(made, one, samples(), 3, version=3, scale=RewardScale()).metrics
     state = made.snapshot()
@@ -198,13 +205,12 @@ def differs(a: Fingerprint, b: Fingerprint) -> bool:
 
 def check(name: str, knob: str, value: float | str) -> None:
     around = beside(name, knob)
+    found, refused = None, ""
     try:
         found = done(name, around | {knob: value})
     except Rejected as error:
         refused = f"{error.field} {error}"
-    else:
-        refused = ""
-    if refused:
+    if found is None:
         assert knob in refused
         return
     assert differs(found, plain(name, tuple(sorted(around.items())))), (

@@ -1,4 +1,4 @@
-# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportPrivateUsage=false
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportPrivateUsage=false, reportOptionalMemberAccess=false
 """Losses and gradients against TRL's trainers on the same weights, tokens and advantages."""
 
 import json
