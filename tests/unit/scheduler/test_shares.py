@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -108,6 +109,37 @@ def test_three_hundred_domains_move_and_still_mix_to_within_one_group():
     assert max(abs(mixer.issued[name] - 900 * share) for name, share in shares.items()) <= 1.0
 
 
+@given(st.integers(0, 10_000))
+@settings(max_examples=8, deadline=None)
+def test_three_hundred_uneven_domains_keep_floors_and_ceilings_and_resume_bit_for_bit(seed):
+    chance = random.Random(seed)
+    made = mixed(300)
+    made.mix.floor, made.mix.ceiling = chance.uniform(0.1, 0.9), chance.uniform(1.1, 6.0)
+    for domain in made.domains:
+        domain.share = chance.uniform(0.1, 10.0)
+    whole = sum(domain.share for domain in made.domains)
+    base = {domain.name: domain.share / whole for domain in made.domains}
+    one, other = ShareController(made), ShareController(made)
+    for number in range(5):
+        before = one.shares
+        results = [result(name, chance.random()) for name in base]
+        seen = [(name, chance.randint(0, 8)) for name in base if chance.random() < 0.7]
+        for control in (one, other):
+            for name, solved in seen:
+                control.observe(name, solved, 8)
+            assert control.take(str(number), results)
+        saved = json.loads(json.dumps(other.state()))
+        other = ShareController(made)
+        other.resume(saved)
+        assert other.state() == one.state()
+        assert sum(one.shares.values()) == pytest.approx(1.0, abs=1e-12)
+        for name, share in one.shares.items():
+            low = min(max(made.mix.floor * base[name], 0.1 / 300), before[name] * 1.25)
+            high = max(made.mix.ceiling * base[name], 0.1 / 300)
+            assert low * (1 - 1e-9) <= share <= high * (1 + 1e-9)
+            assert 0.75 - 1e-9 <= share / before[name] <= 1.25 + 1e-9 or before[name] < low
+
+
 def test_water_fills_in_proportion_between_the_bounds():
     found = water_filled({"a": 8.0, "b": 1.0, "c": 1.0}, {"a": (0.1, 0.5), "b": (0.1, 1.0), "c": (0.1, 1.0)})
     assert found == pytest.approx({"a": 0.5, "b": 0.25, "c": 0.25})
@@ -122,6 +154,19 @@ def test_a_pair_is_told_when_both_moved_beyond_chance():
     (found,) = seesaws(before, after, margin=0.02)
     assert (found.up, found.down) == ("d0", "d1")
     assert (found.gained, found.lost) == (pytest.approx(0.2), pytest.approx(-0.2))
+
+
+def test_of_three_hundred_domains_chance_makes_no_pairs_and_ruin_few_notices():
+    chance = random.Random(2)
+
+    def played(rate):
+        return [result(f"d{i}", sum(chance.random() < rate for _ in range(64)) / 64, 64) for i in range(300)]
+
+    told = sum(bool(seesaws(played(0.7), played(0.7), margin=0.0)) for _ in range(20))
+    assert told <= 2
+    before = [result(f"d{i}", 0.5) for i in range(300)]
+    after = [result(f"d{i}", 0.9 if i % 2 else 0.1) for i in range(300)]
+    assert len(seesaws(before, after, margin=0.02)) == 8
 
 
 @pytest.mark.parametrize("n", [20, 0])

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from temper.api.job.v1.job_pb2 import EvalResult
 from temper.api.job.v1.spec_pb2 import JobSpec, MixSpec
-from temper.scheduler.evaluation import Z95
 
 MEMORY = 0.5  # weight of the newest evaluation in q
+MOST_PAIRS = 8  # seesaws told at one evaluation
 ROUNDS = 100  # halvings of the water level: past the precision of floats
 
 
@@ -148,13 +149,17 @@ class Seesaw:
 
 
 def seesaws(before: Sequence[EvalResult], after: Sequence[EvalResult], *, margin: float) -> list[Seesaw]:
-    """Pairs between two evaluations: the 95 % interval of one change lies above 0, that of the other below -margin."""
-    changes = {
-        name: change for name, old, new in _both(before, after) if (change := _change(old, new)) is not None
-    }
+    """Pairs between two evaluations: the interval of one change lies above 0, that of the other below -margin.
+
+    The intervals hold together at 95 % (Bonferroni), so that many domains are no reason to see pairs. Worst first, at most `MOST_PAIRS`.
+    """
+    both = [(name, old, new) for name, old, new in _both(before, after) if old.n and new.n]
+    z = NormalDist().inv_cdf(1.0 - 0.025 / max(1, len(both)))
+    changes = {name: _change(old, new, z) for name, old, new in both}
     up = [(name, middle) for name, (low, middle, _) in changes.items() if low > 0]
     down = [(name, middle) for name, (_, middle, high) in changes.items() if high < -margin]
-    return [Seesaw(a, b, gained, lost) for a, gained in up for b, lost in down]
+    pairs = [Seesaw(a, b, gained, lost) for a, gained in up for b, lost in down]
+    return sorted(pairs, key=lambda pair: (pair.lost - pair.gained, pair.up, pair.down))[:MOST_PAIRS]
 
 
 def _both(
@@ -164,12 +169,10 @@ def _both(
     return [(each.domain, old[each.domain], each) for each in after if each.domain in old]
 
 
-def _change(old: EvalResult, new: EvalResult) -> tuple[float, float, float] | None:
-    """(low, middle, high) of the change of a proportion; None without samples."""
-    if not old.n or not new.n:
-        return None
+def _change(old: EvalResult, new: EvalResult, z: float) -> tuple[float, float, float]:
+    """(low, middle, high) of the change of a proportion, `z` standard errors to each side."""
     variance = sum(each.pass_at_1 * (1.0 - each.pass_at_1) / each.n for each in (old, new))
-    middle, half = new.pass_at_1 - old.pass_at_1, Z95 * math.sqrt(variance)
+    middle, half = new.pass_at_1 - old.pass_at_1, z * math.sqrt(variance)
     return middle - half, middle, middle + half
 
 
