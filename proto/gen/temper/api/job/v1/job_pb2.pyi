@@ -134,7 +134,7 @@ class GateRecord(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., fence: _Optional[int] = ..., accepted_step: _Optional[int] = ..., rollbacks: _Optional[int] = ..., rollback_step: _Optional[int] = ..., reason: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobProgress(_message.Message):
-    __slots__ = ("phase", "phase_name", "step", "total_steps", "version", "groups_published", "groups_consumed", "groups_dropped", "groups_in_flight", "domain_reward", "domain_solved", "domain_groups", "staleness", "tokens_per_s", "episodes_per_s", "sandboxes_in_use", "trainer_idle", "rollout_idle", "eta_s", "activity", "wall_s", "eval_done", "eval_total")
+    __slots__ = ("phase", "phase_name", "step", "total_steps", "version", "groups_published", "groups_consumed", "groups_dropped", "groups_in_flight", "domain_reward", "domain_solved", "domain_groups", "staleness", "tokens_per_s", "episodes_per_s", "sandboxes_in_use", "trainer_idle", "rollout_idle", "eta_s", "activity", "wall_s", "eval_done", "eval_total", "diagnostics")
     class GroupsDroppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,13 @@ class JobProgress(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class DiagnosticsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     PHASE_FIELD_NUMBER: _ClassVar[int]
     PHASE_NAME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +193,7 @@ class JobProgress(_message.Message):
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     EVAL_DONE_FIELD_NUMBER: _ClassVar[int]
     EVAL_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
     phase: int
     phase_name: str
     step: int
@@ -209,7 +217,8 @@ class JobProgress(_message.Message):
     wall_s: float
     eval_done: int
     eval_total: int
-    def __init__(self, phase: _Optional[int] = ..., phase_name: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., version: _Optional[int] = ..., groups_published: _Optional[int] = ..., groups_consumed: _Optional[int] = ..., groups_dropped: _Optional[_Mapping[str, int]] = ..., groups_in_flight: _Optional[int] = ..., domain_reward: _Optional[_Mapping[str, float]] = ..., domain_solved: _Optional[_Mapping[str, float]] = ..., domain_groups: _Optional[_Mapping[str, int]] = ..., staleness: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., episodes_per_s: _Optional[float] = ..., sandboxes_in_use: _Optional[int] = ..., trainer_idle: _Optional[float] = ..., rollout_idle: _Optional[float] = ..., eta_s: _Optional[float] = ..., activity: _Optional[str] = ..., wall_s: _Optional[float] = ..., eval_done: _Optional[int] = ..., eval_total: _Optional[int] = ...) -> None: ...
+    diagnostics: _containers.ScalarMap[str, float]
+    def __init__(self, phase: _Optional[int] = ..., phase_name: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., version: _Optional[int] = ..., groups_published: _Optional[int] = ..., groups_consumed: _Optional[int] = ..., groups_dropped: _Optional[_Mapping[str, int]] = ..., groups_in_flight: _Optional[int] = ..., domain_reward: _Optional[_Mapping[str, float]] = ..., domain_solved: _Optional[_Mapping[str, float]] = ..., domain_groups: _Optional[_Mapping[str, int]] = ..., staleness: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., episodes_per_s: _Optional[float] = ..., sandboxes_in_use: _Optional[int] = ..., trainer_idle: _Optional[float] = ..., rollout_idle: _Optional[float] = ..., eta_s: _Optional[float] = ..., activity: _Optional[str] = ..., wall_s: _Optional[float] = ..., eval_done: _Optional[int] = ..., eval_total: _Optional[int] = ..., diagnostics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class EvalResult(_message.Message):
     __slots__ = ("point", "domain", "step", "min_version", "max_version", "n", "attempted", "solved", "pass_at_1", "low", "high", "mean_reward", "pass_at_k")

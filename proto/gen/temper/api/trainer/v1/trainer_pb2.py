@@ -28,7 +28,7 @@ from temper.api.common.v1 import common_pb2 as temper_dot_api_dot_common_dot_v1_
 from temper.api.job.v1 import spec_pb2 as temper_dot_api_dot_job_dot_v1_dot_spec__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#temper/api/trainer/v1/trainer.proto\x12\x15temper.api.trainer.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!temper/api/common/v1/common.proto\x1a\x1ctemper/api/job/v1/spec.proto\"i\n\rStartTraining\x12\x17\n\x06job_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x30\n\x04spec\x18\x02 \x01(\x0b\x32\x1a.temper.api.job.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05\x66\x65nce\x18\x03 \x01(\x04\"\xf2\x05\n\x0cPolicyRecord\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\r\n\x05phase\x18\x04 \x01(\r\x12\x12\n\nphase_step\x18\x05 \x01(\x04\x12/\n\x08manifest\x18\x06 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x12\x31\n\x07settled\x18\x07 \x03(\x0b\x32 .temper.api.common.v1.IndexRange\x12\x17\n\x0f\x63onsumed_groups\x18\x08 \x01(\x04\x12N\n\x0e\x64ropped_groups\x18\t \x03(\x0b\x32\x36.temper.api.trainer.v1.PolicyRecord.DroppedGroupsEntry\x12\x16\n\x0estep_group_ids\x18\n \x03(\t\x12\x33\n\x05state\x18\x0b \x01(\x0e\x32$.temper.api.trainer.v1.TrainingState\x12\x0f\n\x07message\x18\x0c \x01(\t\x12\x12\n\nidle_share\x18\r \x01(\x01\x12\x30\n\x0cpublished_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x66\x65nce\x18\x0f \x01(\x04\x12\x16\n\x0etrained_tokens\x18\x10 \x01(\x04\x12\x0f\n\x07trainer\x18\x11 \x01(\t\x12\x12\n\nrecoveries\x18\x12 \x01(\r\x12\x13\n\x0bswap_policy\x18\x13 \x01(\t\x12\x33\n\x0creward_model\x18\x14 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x12\x11\n\trollbacks\x18\x15 \x01(\r\x12\x12\n\nline_start\x18\x16 \x01(\x04\x12\x1a\n\rrestored_step\x18\x17 \x01(\x04H\x00\x88\x01\x01\x1a\x34\n\x12\x44roppedGroupsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x10\n\x0e_restored_step\"X\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\r\n\x05shard\x18\x05 \x01(\r\"\xdd\x03\n\x0eWeightManifest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x19\n\x0c\x62\x61se_version\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12-\n\x06shards\x18\x04 \x03(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x12\x33\n\x07tensors\x18\x05 \x03(\x0b\x32\".temper.api.trainer.v1.TensorEntry\x12?\n\x05\x66iles\x18\x06 \x03(\x0b\x32\x30.temper.api.trainer.v1.WeightManifest.FilesEntry\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x05\x64\x65lta\x18\x08 \x01(\tB\x17\xbaH\x14r\x12R\x00R\x03xorR\toverwrite\x12\x34\n\rbase_manifest\x18\t \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x1aK\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef:\x02\x38\x01\x42\x0f\n\r_base_version\"\x8d\t\n\nStepRecord\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\x12\x12\n\nphase_name\x18\x04 \x01(\t\x12\x11\n\talgorithm\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x11\n\tgroup_ids\x18\x07 \x03(\t\x12\x0f\n\x07samples\x18\x08 \x01(\r\x12=\n\x06masked\x18\t \x03(\x0b\x32-.temper.api.trainer.v1.StepRecord.MaskedEntry\x12\x15\n\raction_tokens\x18\n \x01(\x04\x12\x14\n\x0ctotal_tokens\x18\x0b \x01(\x04\x12?\n\x07metrics\x18\x0c \x03(\x0b\x32..temper.api.trainer.v1.StepRecord.MetricsEntry\x12J\n\rdomain_reward\x18\r \x03(\x0b\x32\x33.temper.api.trainer.v1.StepRecord.DomainRewardEntry\x12J\n\rdomain_solved\x18\x0e \x03(\x0b\x32\x33.temper.api.trainer.v1.StepRecord.DomainSolvedEntry\x12L\n\x0e\x64omain_samples\x18\x0f \x03(\x0b\x32\x34.temper.api.trainer.v1.StepRecord.DomainSamplesEntry\x12\x43\n\tstaleness\x18\x10 \x03(\x0b\x32\x30.temper.api.trainer.v1.StepRecord.StalenessEntry\x12\x0e\n\x06wait_s\x18\x11 \x01(\x01\x12\x0e\n\x06\x64\x61ta_s\x18\x12 \x01(\x01\x12\x11\n\tcompute_s\x18\x13 \x01(\x01\x12\x11\n\tpublish_s\x18\x14 \x01(\x01\x12/\n\x0b\x66inished_at\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07skipped\x18\x16 \x01(\x08\x12\x13\n\x0bskip_reason\x18\x17 \x01(\t\x12\x0f\n\x07trainer\x18\x18 \x01(\t\x12\x1a\n\rrestored_step\x18\x19 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\trollbacks\x18\x1a \x01(\r\x1a-\n\x0bMaskedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x33\n\x11\x44omainRewardEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x33\n\x11\x44omainSolvedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x34\n\x12\x44omainSamplesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x30\n\x0eStalenessEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x42\x10\n\x0e_restored_step*\x83\x01\n\rTrainingState\x12\x1e\n\x1aTRAINING_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRAINING_STATE_RUNNING\x10\x01\x12\x1b\n\x17TRAINING_STATE_FINISHED\x10\x02\x12\x19\n\x15TRAINING_STATE_FAILED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#temper/api/trainer/v1/trainer.proto\x12\x15temper.api.trainer.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!temper/api/common/v1/common.proto\x1a\x1ctemper/api/job/v1/spec.proto\"i\n\rStartTraining\x12\x17\n\x06job_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x30\n\x04spec\x18\x02 \x01(\x0b\x32\x1a.temper.api.job.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05\x66\x65nce\x18\x03 \x01(\x04\"\xf1\x06\n\x0cPolicyRecord\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\r\n\x05phase\x18\x04 \x01(\r\x12\x12\n\nphase_step\x18\x05 \x01(\x04\x12/\n\x08manifest\x18\x06 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x12\x31\n\x07settled\x18\x07 \x03(\x0b\x32 .temper.api.common.v1.IndexRange\x12\x17\n\x0f\x63onsumed_groups\x18\x08 \x01(\x04\x12N\n\x0e\x64ropped_groups\x18\t \x03(\x0b\x32\x36.temper.api.trainer.v1.PolicyRecord.DroppedGroupsEntry\x12\x16\n\x0estep_group_ids\x18\n \x03(\t\x12\x33\n\x05state\x18\x0b \x01(\x0e\x32$.temper.api.trainer.v1.TrainingState\x12\x0f\n\x07message\x18\x0c \x01(\t\x12\x12\n\nidle_share\x18\r \x01(\x01\x12\x30\n\x0cpublished_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x66\x65nce\x18\x0f \x01(\x04\x12\x16\n\x0etrained_tokens\x18\x10 \x01(\x04\x12\x0f\n\x07trainer\x18\x11 \x01(\t\x12\x12\n\nrecoveries\x18\x12 \x01(\r\x12\x13\n\x0bswap_policy\x18\x13 \x01(\t\x12\x33\n\x0creward_model\x18\x14 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x12\x11\n\trollbacks\x18\x15 \x01(\r\x12\x12\n\nline_start\x18\x16 \x01(\x04\x12\x1a\n\rrestored_step\x18\x17 \x01(\x04H\x00\x88\x01\x01\x12I\n\x0b\x64iagnostics\x18\x18 \x03(\x0b\x32\x34.temper.api.trainer.v1.PolicyRecord.DiagnosticsEntry\x1a\x34\n\x12\x44roppedGroupsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x32\n\x10\x44iagnosticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x10\n\x0e_restored_step\"X\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\r\n\x05shard\x18\x05 \x01(\r\"\xdd\x03\n\x0eWeightManifest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x19\n\x0c\x62\x61se_version\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12-\n\x06shards\x18\x04 \x03(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x12\x33\n\x07tensors\x18\x05 \x03(\x0b\x32\".temper.api.trainer.v1.TensorEntry\x12?\n\x05\x66iles\x18\x06 \x03(\x0b\x32\x30.temper.api.trainer.v1.WeightManifest.FilesEntry\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x05\x64\x65lta\x18\x08 \x01(\tB\x17\xbaH\x14r\x12R\x00R\x03xorR\toverwrite\x12\x34\n\rbase_manifest\x18\t \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef\x1aK\n\nFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.temper.api.common.v1.BlobRef:\x02\x38\x01\x42\x0f\n\r_base_version\"\x93\x0c\n\nStepRecord\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\x12\x12\n\nphase_name\x18\x04 \x01(\t\x12\x11\n\talgorithm\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x11\n\tgroup_ids\x18\x07 \x03(\t\x12\x0f\n\x07samples\x18\x08 \x01(\r\x12=\n\x06masked\x18\t \x03(\x0b\x32-.temper.api.trainer.v1.StepRecord.MaskedEntry\x12\x15\n\raction_tokens\x18\n \x01(\x04\x12\x14\n\x0ctotal_tokens\x18\x0b \x01(\x04\x12?\n\x07metrics\x18\x0c \x03(\x0b\x32..temper.api.trainer.v1.StepRecord.MetricsEntry\x12J\n\rdomain_reward\x18\r \x03(\x0b\x32\x33.temper.api.trainer.v1.StepRecord.DomainRewardEntry\x12J\n\rdomain_solved\x18\x0e \x03(\x0b\x32\x33.temper.api.trainer.v1.StepRecord.DomainSolvedEntry\x12L\n\x0e\x64omain_samples\x18\x0f \x03(\x0b\x32\x34.temper.api.trainer.v1.StepRecord.DomainSamplesEntry\x12\x43\n\tstaleness\x18\x10 \x03(\x0b\x32\x30.temper.api.trainer.v1.StepRecord.StalenessEntry\x12\x0e\n\x06wait_s\x18\x11 \x01(\x01\x12\x0e\n\x06\x64\x61ta_s\x18\x12 \x01(\x01\x12\x11\n\tcompute_s\x18\x13 \x01(\x01\x12\x11\n\tpublish_s\x18\x14 \x01(\x01\x12/\n\x0b\x66inished_at\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07skipped\x18\x16 \x01(\x08\x12\x13\n\x0bskip_reason\x18\x17 \x01(\t\x12\x0f\n\x07trainer\x18\x18 \x01(\t\x12\x1a\n\rrestored_step\x18\x19 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\trollbacks\x18\x1a \x01(\r\x12J\n\rdomain_masked\x18\x1b \x03(\x0b\x32\x33.temper.api.trainer.v1.StepRecord.DomainMaskedEntry\x12\x46\n\x0b\x64omain_flat\x18\x1c \x03(\x0b\x32\x31.temper.api.trainer.v1.StepRecord.DomainFlatEntry\x12P\n\x10\x64omain_staleness\x18\x1d \x03(\x0b\x32\x36.temper.api.trainer.v1.StepRecord.DomainStalenessEntry\x1a-\n\x0bMaskedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x33\n\x11\x44omainRewardEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x33\n\x11\x44omainSolvedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x34\n\x12\x44omainSamplesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x30\n\x0eStalenessEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a\x33\n\x11\x44omainMaskedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0f\x44omainFlatEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x36\n\x14\x44omainStalenessEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x10\n\x0e_restored_step*\x83\x01\n\rTrainingState\x12\x1e\n\x1aTRAINING_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRAINING_STATE_RUNNING\x10\x01\x12\x1b\n\x17TRAINING_STATE_FINISHED\x10\x02\x12\x19\n\x15TRAINING_STATE_FAILED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,6 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STARTTRAINING'].fields_by_name['spec']._serialized_options = b'\272H\003\310\001\001'
   _globals['_POLICYRECORD_DROPPEDGROUPSENTRY']._loaded_options = None
   _globals['_POLICYRECORD_DROPPEDGROUPSENTRY']._serialized_options = b'8\001'
+  _globals['_POLICYRECORD_DIAGNOSTICSENTRY']._loaded_options = None
+  _globals['_POLICYRECORD_DIAGNOSTICSENTRY']._serialized_options = b'8\001'
   _globals['_WEIGHTMANIFEST_FILESENTRY']._loaded_options = None
   _globals['_WEIGHTMANIFEST_FILESENTRY']._serialized_options = b'8\001'
   _globals['_WEIGHTMANIFEST'].fields_by_name['delta']._loaded_options = None
@@ -57,32 +59,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEPRECORD_DOMAINSAMPLESENTRY']._serialized_options = b'8\001'
   _globals['_STEPRECORD_STALENESSENTRY']._loaded_options = None
   _globals['_STEPRECORD_STALENESSENTRY']._serialized_options = b'8\001'
-  _globals['_TRAININGSTATE']._serialized_start=2792
-  _globals['_TRAININGSTATE']._serialized_end=2923
+  _globals['_STEPRECORD_DOMAINMASKEDENTRY']._loaded_options = None
+  _globals['_STEPRECORD_DOMAINMASKEDENTRY']._serialized_options = b'8\001'
+  _globals['_STEPRECORD_DOMAINFLATENTRY']._loaded_options = None
+  _globals['_STEPRECORD_DOMAINFLATENTRY']._serialized_options = b'8\001'
+  _globals['_STEPRECORD_DOMAINSTALENESSENTRY']._loaded_options = None
+  _globals['_STEPRECORD_DOMAINSTALENESSENTRY']._serialized_options = b'8\001'
+  _globals['_TRAININGSTATE']._serialized_start=3309
+  _globals['_TRAININGSTATE']._serialized_end=3440
   _globals['_STARTTRAINING']._serialized_start=189
   _globals['_STARTTRAINING']._serialized_end=294
   _globals['_POLICYRECORD']._serialized_start=297
-  _globals['_POLICYRECORD']._serialized_end=1051
-  _globals['_POLICYRECORD_DROPPEDGROUPSENTRY']._serialized_start=981
-  _globals['_POLICYRECORD_DROPPEDGROUPSENTRY']._serialized_end=1033
-  _globals['_TENSORENTRY']._serialized_start=1053
-  _globals['_TENSORENTRY']._serialized_end=1141
-  _globals['_WEIGHTMANIFEST']._serialized_start=1144
-  _globals['_WEIGHTMANIFEST']._serialized_end=1621
-  _globals['_WEIGHTMANIFEST_FILESENTRY']._serialized_start=1529
-  _globals['_WEIGHTMANIFEST_FILESENTRY']._serialized_end=1604
-  _globals['_STEPRECORD']._serialized_start=1624
-  _globals['_STEPRECORD']._serialized_end=2789
-  _globals['_STEPRECORD_MASKEDENTRY']._serialized_start=2468
-  _globals['_STEPRECORD_MASKEDENTRY']._serialized_end=2513
-  _globals['_STEPRECORD_METRICSENTRY']._serialized_start=2515
-  _globals['_STEPRECORD_METRICSENTRY']._serialized_end=2561
-  _globals['_STEPRECORD_DOMAINREWARDENTRY']._serialized_start=2563
-  _globals['_STEPRECORD_DOMAINREWARDENTRY']._serialized_end=2614
-  _globals['_STEPRECORD_DOMAINSOLVEDENTRY']._serialized_start=2616
-  _globals['_STEPRECORD_DOMAINSOLVEDENTRY']._serialized_end=2667
-  _globals['_STEPRECORD_DOMAINSAMPLESENTRY']._serialized_start=2669
-  _globals['_STEPRECORD_DOMAINSAMPLESENTRY']._serialized_end=2721
-  _globals['_STEPRECORD_STALENESSENTRY']._serialized_start=2723
-  _globals['_STEPRECORD_STALENESSENTRY']._serialized_end=2771
+  _globals['_POLICYRECORD']._serialized_end=1178
+  _globals['_POLICYRECORD_DROPPEDGROUPSENTRY']._serialized_start=1056
+  _globals['_POLICYRECORD_DROPPEDGROUPSENTRY']._serialized_end=1108
+  _globals['_POLICYRECORD_DIAGNOSTICSENTRY']._serialized_start=1110
+  _globals['_POLICYRECORD_DIAGNOSTICSENTRY']._serialized_end=1160
+  _globals['_TENSORENTRY']._serialized_start=1180
+  _globals['_TENSORENTRY']._serialized_end=1268
+  _globals['_WEIGHTMANIFEST']._serialized_start=1271
+  _globals['_WEIGHTMANIFEST']._serialized_end=1748
+  _globals['_WEIGHTMANIFEST_FILESENTRY']._serialized_start=1656
+  _globals['_WEIGHTMANIFEST_FILESENTRY']._serialized_end=1731
+  _globals['_STEPRECORD']._serialized_start=1751
+  _globals['_STEPRECORD']._serialized_end=3306
+  _globals['_STEPRECORD_MASKEDENTRY']._serialized_start=2825
+  _globals['_STEPRECORD_MASKEDENTRY']._serialized_end=2870
+  _globals['_STEPRECORD_METRICSENTRY']._serialized_start=2872
+  _globals['_STEPRECORD_METRICSENTRY']._serialized_end=2918
+  _globals['_STEPRECORD_DOMAINREWARDENTRY']._serialized_start=2920
+  _globals['_STEPRECORD_DOMAINREWARDENTRY']._serialized_end=2971
+  _globals['_STEPRECORD_DOMAINSOLVEDENTRY']._serialized_start=2973
+  _globals['_STEPRECORD_DOMAINSOLVEDENTRY']._serialized_end=3024
+  _globals['_STEPRECORD_DOMAINSAMPLESENTRY']._serialized_start=3026
+  _globals['_STEPRECORD_DOMAINSAMPLESENTRY']._serialized_end=3078
+  _globals['_STEPRECORD_STALENESSENTRY']._serialized_start=3080
+  _globals['_STEPRECORD_STALENESSENTRY']._serialized_end=3128
+  _globals['_STEPRECORD_DOMAINMASKEDENTRY']._serialized_start=3130
+  _globals['_STEPRECORD_DOMAINMASKEDENTRY']._serialized_end=3181
+  _globals['_STEPRECORD_DOMAINFLATENTRY']._serialized_start=3183
+  _globals['_STEPRECORD_DOMAINFLATENTRY']._serialized_end=3232
+  _globals['_STEPRECORD_DOMAINSTALENESSENTRY']._serialized_start=3234
+  _globals['_STEPRECORD_DOMAINSTALENESSENTRY']._serialized_end=3288
 # @@protoc_insertion_point(module_scope)

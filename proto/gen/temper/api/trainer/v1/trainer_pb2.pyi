@@ -35,7 +35,7 @@ class StartTraining(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., spec: _Optional[_Union[_spec_pb2.JobSpec, _Mapping]] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class PolicyRecord(_message.Message):
-    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries", "swap_policy", "reward_model", "rollbacks", "line_start", "restored_step")
+    __slots__ = ("job_id", "version", "step", "phase", "phase_step", "manifest", "settled", "consumed_groups", "dropped_groups", "step_group_ids", "state", "message", "idle_share", "published_at", "fence", "trained_tokens", "trainer", "recoveries", "swap_policy", "reward_model", "rollbacks", "line_start", "restored_step", "diagnostics")
     class DroppedGroupsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,13 @@ class PolicyRecord(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class DiagnosticsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +73,7 @@ class PolicyRecord(_message.Message):
     ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
     LINE_START_FIELD_NUMBER: _ClassVar[int]
     RESTORED_STEP_FIELD_NUMBER: _ClassVar[int]
+    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     version: int
     step: int
@@ -89,7 +97,8 @@ class PolicyRecord(_message.Message):
     rollbacks: int
     line_start: int
     restored_step: int
-    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ..., swap_policy: _Optional[str] = ..., reward_model: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., rollbacks: _Optional[int] = ..., line_start: _Optional[int] = ..., restored_step: _Optional[int] = ...) -> None: ...
+    diagnostics: _containers.ScalarMap[str, float]
+    def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_step: _Optional[int] = ..., manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., settled: _Optional[_Iterable[_Union[_common_pb2.IndexRange, _Mapping]]] = ..., consumed_groups: _Optional[int] = ..., dropped_groups: _Optional[_Mapping[str, int]] = ..., step_group_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[TrainingState, str]] = ..., message: _Optional[str] = ..., idle_share: _Optional[float] = ..., published_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fence: _Optional[int] = ..., trained_tokens: _Optional[int] = ..., trainer: _Optional[str] = ..., recoveries: _Optional[int] = ..., swap_policy: _Optional[str] = ..., reward_model: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ..., rollbacks: _Optional[int] = ..., line_start: _Optional[int] = ..., restored_step: _Optional[int] = ..., diagnostics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class TensorEntry(_message.Message):
     __slots__ = ("name", "dtype", "shape", "sha256", "shard")
@@ -135,7 +144,7 @@ class WeightManifest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., version: _Optional[int] = ..., base_version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[_common_pb2.BlobRef, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., files: _Optional[_Mapping[str, _common_pb2.BlobRef]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., delta: _Optional[str] = ..., base_manifest: _Optional[_Union[_common_pb2.BlobRef, _Mapping]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("job_id", "step", "phase", "phase_name", "algorithm", "version", "group_ids", "samples", "masked", "action_tokens", "total_tokens", "metrics", "domain_reward", "domain_solved", "domain_samples", "staleness", "wait_s", "data_s", "compute_s", "publish_s", "finished_at", "skipped", "skip_reason", "trainer", "restored_step", "rollbacks")
+    __slots__ = ("job_id", "step", "phase", "phase_name", "algorithm", "version", "group_ids", "samples", "masked", "action_tokens", "total_tokens", "metrics", "domain_reward", "domain_solved", "domain_samples", "staleness", "wait_s", "data_s", "compute_s", "publish_s", "finished_at", "skipped", "skip_reason", "trainer", "restored_step", "rollbacks", "domain_masked", "domain_flat", "domain_staleness")
     class MaskedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +187,27 @@ class StepRecord(_message.Message):
         key: int
         value: int
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class DomainMaskedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class DomainFlatEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class DomainStalenessEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +234,9 @@ class StepRecord(_message.Message):
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     RESTORED_STEP_FIELD_NUMBER: _ClassVar[int]
     ROLLBACKS_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_MASKED_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FLAT_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_STALENESS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     step: int
     phase: int
@@ -230,4 +263,7 @@ class StepRecord(_message.Message):
     trainer: str
     restored_step: int
     rollbacks: int
-    def __init__(self, job_id: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_name: _Optional[str] = ..., algorithm: _Optional[str] = ..., version: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., masked: _Optional[_Mapping[str, int]] = ..., action_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., domain_reward: _Optional[_Mapping[str, float]] = ..., domain_solved: _Optional[_Mapping[str, float]] = ..., domain_samples: _Optional[_Mapping[str, int]] = ..., staleness: _Optional[_Mapping[int, int]] = ..., wait_s: _Optional[float] = ..., data_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., publish_s: _Optional[float] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., skipped: bool = ..., skip_reason: _Optional[str] = ..., trainer: _Optional[str] = ..., restored_step: _Optional[int] = ..., rollbacks: _Optional[int] = ...) -> None: ...
+    domain_masked: _containers.ScalarMap[str, float]
+    domain_flat: _containers.ScalarMap[str, float]
+    domain_staleness: _containers.ScalarMap[str, float]
+    def __init__(self, job_id: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[int] = ..., phase_name: _Optional[str] = ..., algorithm: _Optional[str] = ..., version: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., masked: _Optional[_Mapping[str, int]] = ..., action_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., domain_reward: _Optional[_Mapping[str, float]] = ..., domain_solved: _Optional[_Mapping[str, float]] = ..., domain_samples: _Optional[_Mapping[str, int]] = ..., staleness: _Optional[_Mapping[int, int]] = ..., wait_s: _Optional[float] = ..., data_s: _Optional[float] = ..., compute_s: _Optional[float] = ..., publish_s: _Optional[float] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., skipped: bool = ..., skip_reason: _Optional[str] = ..., trainer: _Optional[str] = ..., restored_step: _Optional[int] = ..., rollbacks: _Optional[int] = ..., domain_masked: _Optional[_Mapping[str, float]] = ..., domain_flat: _Optional[_Mapping[str, float]] = ..., domain_staleness: _Optional[_Mapping[str, float]] = ...) -> None: ...
