@@ -42,6 +42,16 @@ def test_muon_follows_the_schedule_of_the_phase():
     assert only.tuned(2).muon_lr == pytest.approx(0.01)
 
 
+def test_muon_is_refused_with_megatron_before_anything_is_trained():
+    job = spec(phase(), phase(algorithm_choices={"optimizer": "muon"}))
+    job.trainer.engine = "megatron"
+    with pytest.raises(Rejected, match="AdamW only") as caught:
+        plan(job)
+    assert caught.value.field == "phases[1].algorithm_choices.optimizer"
+    job.trainer.engine = "torch"
+    assert len(plan(job)) == 2
+
+
 def test_weights_are_published_as_often_as_asked_and_always_at_the_end():
     (rare,) = plan(spec(phase(steps=5, publish=2)))
     assert [rare.publishes(step) for step in range(1, 6)] == [False, True, False, True, True]

@@ -114,6 +114,12 @@ def plan(spec: JobSpec) -> Sequence[PhasePlan]:
     shares = {domain.name: domain.share for domain in spec.domains}
     phases = [_phase(phase, f"phases[{number}]", shares) for number, phase in enumerate(spec.phases)]
     for number, phase in enumerate(phases):
+        if spec.trainer.engine == "megatron" and phase.settings.choices["optimizer"] == "muon":
+            raise Rejected(
+                "the megatron engine has AdamW only: no rank holds the whole matrices that Muon makes orthogonal",
+                field=f"phases[{number}].algorithm_choices.optimizer",
+                hint='leave it out, or trainer.engine = "torch"',
+            )
         earlier = any(each.algorithm.needs(each.settings).scores for each in phases[:number])
         if phase.judged and not earlier:
             raise Rejected(
