@@ -84,6 +84,31 @@ def test_the_gradient_of_gspo_reaches_every_token_of_its_sequence():
     assert (log_w.grad != 0).all()
 
 
+@pytest.mark.parametrize("name", ["gspo", "sapo"])  # AReaL tests/test_functional.py
+def test_packed_sequences_give_what_each_gives_alone(name):
+    parts = [log([0.5, 1.0, 1.5]), log([0.9, 1.2])]
+    gains = [T([1.0, -1.0, 2.0]), T([-1.0, 1.0])]
+
+    def loss(log_w, gain, sequence, lengths):
+        if name == "sapo":
+            return losses.sapo(log_w, gain, tau_positive=1.0, tau_negative=1.05).value
+        return losses.gspo(log_w, gain, sequence, lengths, low=3e-4, high=4e-4).value
+
+    packed = loss(torch.cat(parts), torch.cat(gains), T([0, 0, 0, 1, 1]), T([3.0, 2.0]))
+    alone = [
+        loss(w, a, torch.zeros(len(w), dtype=torch.long), T([float(len(w))]))
+        for w, a in zip(parts, gains, strict=True)
+    ]
+    close(packed, torch.cat(alone), tolerance=1e-6)
+
+
+def test_the_cap_of_a_sequences_weight_is_five_unless_said_otherwise():  # 3·3 = 9 is cut to 5, by token 3 to 2
+    far = {"log_rho": log([3.0, 3.0]), "sequence": T([0, 0]), "lengths": T([2.0])}
+    close(correction.weights("tis_seq", **far), [5.0, 5.0])
+    close(correction.weights("tis_token", **far), [2.0, 2.0])
+    close(correction.weights("tis_seq", **far, cap=7.0), [7.0, 7.0])
+
+
 def test_cispo_has_no_gradient_through_the_ratio():  # arXiv 2506.13585: w is a weight
     log_w = log([0.5, 2.0]).requires_grad_()
     log_pi = T([-1.0, -2.0]).requires_grad_()
@@ -153,6 +178,22 @@ def test_gae():  # SkyRL: gamma = lambda = 1, r = [1,2,3], V = [.5,1,1.5] -> ret
     advantages, found = token_level.gae(np.array([1.0, 2, 3]), np.array([0.5, 1, 1.5]), gamma=1.0, lam=1.0)
     close(found, [6, 5, 3])
     close(advantages, [5.5, 4, 1.5])
+
+
+@pytest.mark.parametrize(
+    "length", [1, 127, 128, 129, 1000]
+)  # slime tests/test_discounted_returns.py, test_chunked_gae.py
+def test_returns_and_gae_of_long_sequences_equal_their_sums(length):
+    rng = np.random.default_rng(length)
+    rewards, values = rng.normal(size=length), rng.normal(size=length)
+    at = np.arange(length)
+    decay = np.where(at[None] >= at[:, None], 0.97 ** np.maximum(at[None] - at[:, None], 0), 0.0)
+    close(token_level.discounted(rewards, gamma=0.97), decay @ rewards, tolerance=1e-10)
+    delta = rewards + 0.97 * np.append(values[1:], 0.0) - values
+    weight = np.where(at[None] >= at[:, None], (0.97 * 0.9) ** np.maximum(at[None] - at[:, None], 0), 0.0)
+    advantages, found = token_level.gae(rewards, values, gamma=0.97, lam=0.9)
+    close(advantages, weight @ delta, tolerance=1e-10)
+    close(found, weight @ delta + values, tolerance=1e-10)
 
 
 def test_reinforce_pp_whitens_over_the_batch():
