@@ -17,8 +17,8 @@ from temper.runtime.errors import Rejected, Stale
 from temper.runtime.testing import MemoryPlatform
 from temper.sandbox.actor import SandboxActor
 from temper.sandbox.control import Control, _entry
-from temper.sandbox.convert import result_message
-from temper.sandbox.engine.base import CommandResult, FileInfo, Outcome
+from temper.sandbox.convert import require, result_message
+from temper.sandbox.engine.base import Capabilities, CommandResult, FileInfo, Isolation, Limits, Outcome
 from temper.sandbox.engine.entries import EntryKind
 from temper.sandbox.gate import Gate
 
@@ -176,3 +176,10 @@ def test_names_and_errors_that_are_no_text_go_over_the_wire() -> None:
     entry = _entry(FileInfo("/work/\udcff", EntryKind.LINK, 0, 0o777, 0.0, "/etc/\udcfe"))
     assert (entry.path, entry.target) == ("/work/?", "/etc/?")
     assert result_message(CommandResult(Outcome.OK, error="E: \udcff"), "none").error == "E: ?"
+
+
+def test_a_snapshot_of_processes_is_refused_with_its_reason() -> None:
+    has = Capabilities("namespaces", Isolation.NAMESPACE, snapshots=("files",))
+    with pytest.raises(Rejected, match="snapshots:processes") as caught:
+        require(has, ["snapshots:files", "snapshots:processes"], Limits())
+    assert "snapshots:files" in str(caught.value.hint)

@@ -1,3 +1,4 @@
+import json
 import os
 import socket
 
@@ -62,3 +63,24 @@ def test_a_message_over_the_limit_is_refused_by_both_ends(monkeypatch: pytest.Mo
         wire.encode({"a": "x" * 100})
     with pytest.raises(wire.Malformed, match="over the limit"):
         wire.Decoder().feed(frame)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=10,
+    )
+)
+def test_a_frame_is_plain_json_to_everybody_else(value: object) -> None:
+    frame = wire.encode({"value": value})
+    assert json.loads(frame[4:]) == {"value": value}
+    assert wire.decode(json.dumps({"value": value}, separators=(",", ":")).encode()) == {"value": value}
+
+
+@pytest.mark.parametrize(
+    "body", [b"{} {}", b"{}x", b"", b"  ", b"[]", b"1", b'{"a":', b"\xff{}", b"nonsense"]
+)
+def test_what_is_not_one_object_is_no_message(body: bytes) -> None:
+    with pytest.raises(wire.Malformed):
+        wire.decode(body)

@@ -18,6 +18,11 @@ _OUTCOMES: Final = {
     Outcome.OUTPUT_TRUNCATED: sandbox_pb2.OUTCOME_OUTPUT_TRUNCATED,
     Outcome.SANDBOX_DIED: sandbox_pb2.OUTCOME_SANDBOX_DIED,
 }
+_REASONS: Final = {
+    "snapshots:processes": "restoring processes needs privileges that a sandbox must not have, and gives back wrong sockets, terminals "
+    "and clocks; ask for snapshots:files and start the programs anew"
+}
+"""Why something is lacking, where no other backend of ours has it either."""
 _NAMES: Final = {"cpus": "cpu_milli"}  # the contract counts cores in thousandths
 MAX_OUTPUT: Final = 262_144
 """Bytes of one stream in a reply: two of them and the observation fit a message of the bus."""
@@ -57,7 +62,7 @@ def require(has: Capabilities, needs: Iterable[str], limits: Limits) -> None:
         raise Rejected(
             f"the {has.backend} backend lacks {', '.join(missing)}",
             field="needs",
-            hint="ask a host with another backend",
+            hint=_REASONS.get(missing[0], "ask a host with another backend"),
         )
 
 
