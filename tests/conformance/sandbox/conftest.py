@@ -139,6 +139,12 @@ def shared_kernel(backend: Backend) -> None:
 
 
 @pytest.fixture
+def filtered(backend: Backend) -> None:
+    if not backend.capabilities.filtered:
+        pytest.skip("this backend declares no filter of our own")
+
+
+@pytest.fixture
 def enforces(backend: Backend) -> Callable[[str], None]:
     def require(field: str) -> None:
         if field not in backend.capabilities.enforced:

@@ -1,13 +1,15 @@
 """What every backend does alike."""
 
 import asyncio
+import os
 from dataclasses import replace
 
 import pytest
+from tests.conformance.sandbox import page
 from tests.conformance.sandbox.conftest import ALL, LIMITS, SLOTS
 
 from temper.runtime.errors import Exhausted, Rejected
-from temper.sandbox.engine.base import Backend, Command, Limits, Outcome, Sandbox
+from temper.sandbox.engine.base import Backend, Command, Limits, Outcome, Sandbox, SessionSpec
 
 BACKENDS = ALL
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -16,6 +18,28 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_the_value_of_a_trailing_expression_is_printed(sandbox: Sandbox) -> None:
     result = await sandbox.python("x = 6\nx * 7", LIMITS)
     assert (result.outcome, result.stdout, result.error) == (Outcome.OK, b"42\n", None)
+
+
+async def test_the_guide_says_what_the_backend_says(backend: Backend) -> None:
+    has = backend.capabilities
+    if os.geteuid() != 0 or (
+        has.cgroup_mode == "none" and has.backend in {"namespaces", "bubblewrap", "gvisor"}
+    ):
+        pytest.skip("the guide's table is that of a host with root and control groups")
+    assert page.HEAD in page.GUIDE.read_text()
+    assert page.row(has) in page.GUIDE.read_text()
+
+
+async def test_a_declared_session_is_there(sandbox: Sandbox, programs: None, sessions: None) -> None:
+    shell = await sandbox.open_session(SessionSpec())
+    await shell.run("cd /; A=7", LIMITS)
+    found = await shell.run('echo "$A $PWD"; (exit 9)', LIMITS)
+    assert (found.exit_code, found.stdout) == (9, b"7 /\n")
+    terminal = await sandbox.open_session(SessionSpec(("stty", "size"), terminal=True, rows=7))
+    assert (await terminal.wait()).stdout == b"7 80\r\n"
+    assert {each.session for each in await sandbox.list_processes()} == {shell.id}
+    for each in (terminal, shell):
+        await each.close()
 
 
 async def test_a_string_is_shown_as_a_repl_shows_it(sandbox: Sandbox) -> None:

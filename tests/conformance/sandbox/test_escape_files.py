@@ -12,7 +12,7 @@ from tests.conformance.sandbox.attacks import code, said, shell
 from tests.conformance.sandbox.conftest import LIMITS
 
 from temper.runtime.errors import Exhausted, Rejected, TemperError
-from temper.sandbox.engine.base import Backend, Command, Sandbox
+from temper.sandbox.engine.base import Backend, Command, Isolation, Sandbox
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("programs")]
 
@@ -51,7 +51,11 @@ async def refused(sandbox: Sandbox, path: str) -> None:
         "mkdir target",
     ],
 )
-async def test_a_link_is_never_followed_by_the_host(sandbox: Sandbox, secret: Path, line: str) -> None:
+async def test_a_link_is_never_followed_by_the_host(
+    backend: Backend, sandbox: Sandbox, secret: Path, line: str
+) -> None:
+    if "mkfifo" in line and backend.capabilities.isolation > Isolation.NAMESPACE:
+        pytest.skip("this backend declares a kernel of its own, whose pipes are no files of the host")
     await shell(sandbox, line.format(secret=secret, parent=secret.parent))
     await refused(sandbox, "target")
     assert secret.read_text() == "the host's own"
@@ -96,7 +100,7 @@ async def test_a_hard_link_out_of_its_trees_cannot_be_made(sandbox: Sandbox, iso
 async def test_a_mode_that_the_agent_set_gives_nothing_to_what_the_host_writes(sandbox: Sandbox) -> None:
     await shell(sandbox, "touch f; chmod 6777 f")
     await sandbox.put_file("f", b"x", 0o7755)
-    assert await said(sandbox, "stat -c %a f") == "755"
+    assert await said(sandbox, "find f -printf %m") == "755"
 
 
 async def test_a_file_that_grows_while_it_is_read_comes_out_bounded(sandbox: Sandbox) -> None:
@@ -179,7 +183,7 @@ async def test_a_tree_does_not_write_through_links_that_lie_there(
 
 async def test_a_setuid_bit_does_not_travel_either_way(sandbox: Sandbox, trees: None) -> None:
     await sandbox.put_tree("/work/in", chunks(tar(("f", tarfile.REGTYPE, ""))))
-    assert len(await said(sandbox, "stat -c %a in/f")) == 3
+    assert len(await said(sandbox, "find in/f -printf %m")) == 3
     await shell(sandbox, "mkdir out; cp /bin/true out/t; chmod 6755 out/t")
     content = b"".join([piece async for piece in sandbox.get_tree("/work/out")])
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:

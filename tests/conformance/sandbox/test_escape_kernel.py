@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.sandbox.attacks import code, said, shell
 from tests.conformance.sandbox.conftest import LIMITS
 
-from temper.sandbox.engine.base import Command, Sandbox
+from temper.sandbox.engine.base import Backend, Command, Isolation, Sandbox
 from temper.sandbox.engine.launcher import base_python
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("isolated")]
@@ -86,6 +86,7 @@ CALLS = {
 
 
 @X86_64
+@pytest.mark.usefixtures("filtered")
 @pytest.mark.parametrize("name", list(CALLS))
 async def test_a_privileged_call_is_refused(sandbox: Sandbox, name: str) -> None:
     assert await code(sandbox, f"print(call({CALLS[name]}))") in REFUSED
@@ -101,6 +102,7 @@ async def test_the_numbers_of_the_x32_interface_lead_nowhere(sandbox: Sandbox) -
 
 
 @X86_64
+@pytest.mark.usefixtures("filtered")
 async def test_the_32_bit_interface_kills_who_enters_it(sandbox: Sandbox) -> None:
     """`mov eax, 20; int 0x80; ret`: the filter's list holds 64-bit numbers, so another table would walk around it."""
     text = (
@@ -140,7 +142,9 @@ async def test_a_setuid_program_gives_nothing(sandbox: Sandbox) -> None:
         "vsock",
     ],
 )
-async def test_no_device_of_the_machine_is_there(sandbox: Sandbox, device: str) -> None:
+async def test_no_device_of_the_machine_is_there(backend: Backend, sandbox: Sandbox, device: str) -> None:
+    if device in {"fuse", "net/tun"} and backend.capabilities.isolation > Isolation.NAMESPACE:
+        pytest.skip("this backend declares a kernel of its own, and this device is that kernel's")
     assert "No such file" in await said(sandbox, f"head -c 1 /dev/{device}")
 
 
@@ -185,7 +189,7 @@ attribute = lambda kind, value: struct.pack("=HH", 4 + len(value), kind) + value
 print(ask(16, struct.pack("=BBHiII", 0, 0, 0, 0, 1, 1) + attribute(18, attribute(1, b"dummy"))))
 print(ask(24, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0) + attribute(4, struct.pack("=i", 1))))
 """
-    assert await code(sandbox, text) == "EPERM\nEPERM"
+    assert await code(sandbox, text) in {"EPERM\nEPERM", "EACCES\nEACCES"}
 
 
 async def test_an_abstract_socket_of_the_host_is_not_reached(sandbox: Sandbox) -> None:
@@ -248,7 +252,9 @@ async def test_no_key_of_the_host_is_listed(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("link", ["root", "cwd", "exe", "fd", "ns/mnt", "ns/net", "map_files"])
-async def test_process_one_is_no_way_out(sandbox: Sandbox, link: str) -> None:
+async def test_process_one_is_no_way_out(backend: Backend, sandbox: Sandbox, link: str) -> None:
+    if link in {"fd", "ns/net"} and backend.capabilities.isolation > Isolation.NAMESPACE:
+        pytest.skip("this backend declares a kernel of its own, which shows such links and follows none")
     assert "allowed" not in await code(sandbox, f"print(attempt(lambda: os.listdir('/proc/1/{link}')))")
     assert "allowed" not in await code(sandbox, f"print(attempt(lambda: os.readlink('/proc/1/{link}')))")
 
@@ -281,7 +287,10 @@ async def test_no_control_group_can_be_seen_or_changed(sandbox: Sandbox) -> None
     line = f"find / -xdev {names} 2>/dev/null; find /sys {names} 2>/dev/null"  # a mount that is covered leads nowhere
     assert await said(sandbox, line) == ""
     assert (
-        await said(sandbox, "mkdir -p g && mount -t cgroup -o memory none g 2>/dev/null && echo in; ls g")
+        await said(
+            sandbox,
+            "mkdir -p g && mount -t cgroup -o memory none g 2>/dev/null && echo in; find g -mindepth 1 2>/dev/null",
+        )
         == ""
     )
     paths = {line.rpartition(":")[2] for line in (await said(sandbox, "cat /proc/self/cgroup")).splitlines()}
@@ -302,6 +311,7 @@ for name in ("NOFILE", "FSIZE", "CORE"):
     assert await code(sandbox, text) == ""
 
 
+@pytest.mark.usefixtures("shared_kernel")
 async def test_the_killer_of_memory_hogs_cannot_be_sent_to_process_one(sandbox: Sandbox) -> None:
     assert "allowed" not in await code(
         sandbox, "print(attempt(lambda: os.write(os.open('/proc/self/oom_score_adj', os.O_WRONLY), b'-1')))"
@@ -316,7 +326,7 @@ async def test_the_clock_is_the_hosts_and_stays_so(sandbox: Sandbox) -> None:
 
 async def test_a_crash_leaves_no_core(sandbox: Sandbox) -> None:
     await shell(sandbox, "ulimit -c unlimited; sh -c 'kill -SEGV $$'")
-    assert await said(sandbox, "ls /work /tmp | grep -i core") == ""
+    assert await said(sandbox, "find /work /tmp | grep -i core") == ""
 
 
 async def test_terminals_of_the_host_are_out_of_reach(sandbox: Sandbox) -> None:

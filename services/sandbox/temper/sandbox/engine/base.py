@@ -48,7 +48,7 @@ __all__ = [
     "Stream",
 ]
 
-FLAGS: Final = frozenset({"programs", "sessions", "terminals", "streaming", "processes", "trees"})
+FLAGS: Final = frozenset({"programs", "sessions", "terminals", "streaming", "processes", "trees", "filtered"})
 """Capabilities that are there or not."""
 
 
@@ -100,6 +100,8 @@ class Capabilities:
     """Whether `list_processes` and `signal` work."""
     trees: bool = False
     """Whether files can be listed, moved as trees, patched, searched and watched; single files always work."""
+    filtered: bool = False
+    """Whether system calls that no program here needs are refused by our own filter, whatever kernel is below."""
     guarantees: frozenset[str] = frozenset()
     """Fields of `Guarantee` that it keeps."""
     start_cost: StartCost = StartCost.FORK

@@ -151,6 +151,7 @@ class DockerBackend(ContainerBackend):
             streaming=True,
             processes=True,
             trees=seen,
+            filtered=not gvisor,
             start_cost=StartCost.CONTAINER,
             cgroup_mode="docker",
             notes=tuple(notes),

@@ -112,6 +112,7 @@ class NamespacesBackend(SlotBackend):
             advisory=frozenset() if grouped else frozenset(counted | {"cpu_s"}),
             cgroup_mode=self._layout.mode.value,
             guarantees=frozenset(each.name for each in fields(Guarantee)) if grouped else frozenset(),
+            filtered=True,
             **OFFERED,
             notes=tuple(notes),
         )
