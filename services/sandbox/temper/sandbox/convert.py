@@ -33,6 +33,8 @@ MAX_ERROR: Final = 4096
 
 def merge_limits(default: Limits, asked: sandbox_pb2.Limits) -> Limits:
     """`default` with the numbers that are set in `asked`."""
+    if not asked.ByteSize() and default.disk_bytes <= default.memory_bytes // 4:
+        return default
     fields: dict[str, Any] = {}
     for name in ("memory_bytes", "pids", "disk_bytes", "output_bytes", "inodes"):
         value = getattr(asked, name)

@@ -12,16 +12,21 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from temper.api.common.v1 import common_pb2
+from temper.api.sandbox.v1 import sandbox_pb2
 from temper.runtime.errors import Rejected, TemperError
 from temper.sandbox import bundle, manifest
+from temper.sandbox.convert import merge_limits
+from temper.sandbox.engine.base import Limits
 from temper.sandbox.manifest import Manifest
 from temper.sandbox.verification import BadSpec, Spec, parse
 from temper.sandbox.workers import Settings, VerifierError, WorkerProcess, remove_homes
 
 Fetch = Callable[[common_pb2.BlobRef], Awaitable[bytes]]
+_KEPT: Final = 256
+"""Environments, with their parameters, that are not read anew for each call."""
 ROUNDING = 1e-9
 """Share of the reward range that a weighted sum may be off."""
 
@@ -43,11 +48,15 @@ class EnvironmentHost:
         self._settings = settings
         self._bundles: dict[str, asyncio.Task[tuple[Path, manifest.Manifest]]] = {}
         self._workers: OrderedDict[str, WorkerProcess] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, str], Environment] = OrderedDict()
         remove_homes(settings.cache)
 
     async def open(self, env: common_pb2.EnvRef) -> "Environment":
         """The environment, its manifest read; its code is not loaded yet. Raises Rejected, Unavailable."""
         digest = env.bundle.sha256
+        known = self._known.get((digest, env.digest, env.params_json))
+        if known is not None:
+            return known
         task = self._bundles.get(digest)
         if task is None:
             task = asyncio.create_task(self._unpack(env.bundle))
@@ -57,7 +66,11 @@ class EnvironmentHost:
         except TemperError:
             self._bundles.pop(digest, None)
             raise
-        return Environment(self, env.digest, _params(env.params_json), path, declared)
+        made = Environment(self, env.digest, _params(env.params_json), path, declared)
+        self._known[digest, env.digest, env.params_json] = made
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return made
 
     async def _unpack(self, ref: common_pb2.BlobRef) -> tuple[Path, manifest.Manifest]:
         target = self._settings.cache / ref.sha256
@@ -115,6 +128,14 @@ class Environment:
         self._path = path
         self.manifest = declared
         """What it declares."""
+        self._limits: dict[Limits, Limits] = {}
+
+    def limits(self, default: Limits) -> Limits:
+        """Those of its sandboxes: `default` with its own numbers."""
+        found = self._limits.get(default)
+        if found is None:
+            found = self._limits[default] = merge_limits(self.manifest.limits(default), sandbox_pb2.Limits())
+        return found
 
     async def tasks(self, split: str, indices: Sequence[int], styles: Sequence[str]) -> list[dict[str, Any]]:
         """`{"prompt", "tags", "oracle"}` of each. Raises Rejected if its code fails, Unavailable if it hangs or dies."""

@@ -80,7 +80,7 @@ class Episodes:
         views = await environment.tasks(request.split, list(request.task_indices), styles)
         declared = environment.manifest
         if declared.tools and not styles:
-            limits = merge_limits(declared.limits(self._limits), sandbox_pb2.Limits())
+            limits = environment.limits(self._limits)
             self._host.expect(limits, len(views))
         return sandbox_pb2.MaterializeResponse(
             tasks=[_task(index, view) for index, view in zip(request.task_indices, views, strict=True)],
@@ -105,7 +105,7 @@ class Episodes:
         refusal = await self.gate.tool(request, call, declared.approve)
         if refusal is not None:
             return self._refused(refusal)
-        sandbox_limits = merge_limits(declared.limits(self._limits), sandbox_pb2.Limits())
+        sandbox_limits = environment.limits(self._limits)
         limits = merge_limits(sandbox_limits, request.limits)
         env = f"{request.env.name}@{request.env.version}"
         purpose = Purpose(request.job_id, env, self._host.policy(declared.egress))
@@ -248,7 +248,7 @@ class Episodes:
         if final.spec is None:
             assert final.error is not None
             raise final.error
-        limits = merge_limits(environment.manifest.limits(self._limits), sandbox_pb2.Limits())
+        limits = environment.limits(self._limits)
         name = f"{request.session_id}/verifier"
         try:
             return await verification.run(self._host.backend, name, final.spec, final.files, limits)
