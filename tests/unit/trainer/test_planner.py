@@ -1,7 +1,10 @@
 """The layout planner against published configurations, closed forms, and what the CPU engine really keeps."""
 
 import json
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from temper.trainer.planner.search import SAME, layouts, plan
 from temper.trainer.planner.shapes import Shape, read
 from temper.trainer.planner.speed import estimate
 
+ROOT = Path(__file__).parents[3]
 A100, H100 = MACHINES["a100-80g"], MACHINES["h100"]
 
 # arXiv 2104.04473, table 1: billions of parameters, hidden, heads, layers, TP, PP, devices, batch, achieved teraflops per device
@@ -141,29 +145,69 @@ def measured_bytes(config, tokens):
     return fixed, sum(kept.values())
 
 
+SMALL = {
+    "model_type": "llama",
+    "vocab_size": 264,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 384,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+}
+
+
 @pytest.mark.parametrize("width", [128, 256])
 def test_memory_of_a_tiny_model_is_within_a_tenth_of_what_is_measured(width):
-    config = {
-        "model_type": "llama",
-        "vocab_size": 264,
-        "hidden_size": width,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": width // 4,
-        "intermediate_size": 3 * width,
-        "max_position_embeddings": 512,
-        "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "hidden_act": "silu",
-    }
+    config = {**SMALL, "hidden_size": width, "head_dim": width // 4, "intermediate_size": 3 * width}
     fixed, kept = measured_bytes(config, 512)
     work = Work(512, 1, half=False, engine="torch")
     found = needed(read(config), work, Layout(1, 1, 1, 1, 1, recompute=False))
     assert found.weights + found.gradients + found.optimizer == pytest.approx(fixed, rel=0.01)
     assert found.activations + found.logits == pytest.approx(kept, rel=0.03)
     assert found.total == pytest.approx(fixed + kept, rel=0.03)
+
+
+MEGATRON = {
+    "one": {},
+    "tensor": {"tensor_parallel": 2},
+    "sequence": {"tensor_parallel": 2, "sequence_parallel": True},
+    "pipeline": {"pipeline_parallel": 2},
+    "context": {"context_parallel": 2},
+    "bf16": {"precision": "bf16"},
+}
+
+
+@pytest.fixture(scope="module")
+def ranks_keep():
+    """What the ranks of every layout really keep, from one process that forks them all."""
+    pytest.importorskip("megatron.core", reason="needs megatron-core: pip install 'temper-rl[megatron]'")
+    layouts = list(MEGATRON.values())
+    command = ["-m", "tests.unit.trainer.rank_memory", json.dumps(SMALL), json.dumps(layouts), "512"]
+    done = subprocess.run(
+        [sys.executable, *command], stdout=subprocess.PIPE, check=True, timeout=280, text=True, cwd=ROOT
+    )
+    return dict(zip(MEGATRON, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_memory_of_megatron_ranks_is_within_a_tenth_of_what_is_measured(ranks_keep, name):
+    options = MEGATRON[name]
+    work = Work(512, 1, half="precision" in options, fused=False)
+    sizes = (options.get(f"{each}_parallel", 1) for each in ("data", "tensor", "pipeline", "context"))
+    sequence = options.get("sequence_parallel", False)
+    layout = Layout(*sizes, 1, recompute=False, sharded=False, sequence=sequence)
+    found = needed(read(SMALL), work, layout)
+    fullest = max(ranks_keep[name], key=lambda rank: sum(rank.values()))
+    assert found.weights == pytest.approx(fullest["weights"], rel=0.01)
+    assert found.gradients == pytest.approx(fullest["gradients"], rel=0.01)
+    assert found.optimizer == pytest.approx(fullest["optimizer"], rel=0.01)
+    assert found.activations + found.logits == pytest.approx(fullest["kept"], rel=0.1)
 
 
 # ---------------------------------------------------------------- refusals and properties

@@ -27,6 +27,9 @@ def plan(
         Literal["a100-80g", "h100", "h200", "b200"], Parameter(help="Kind of device.")
     ] = "h100",
     engine: Annotated[Literal["megatron", "torch"], Parameter(help="Training engine.")] = "megatron",
+    unfused: Annotated[
+        bool, Parameter(help="Memory of the megatron engine as it is, without Transformer Engine.")
+    ] = False,
     fp32: Annotated[bool, Parameter(help="fp32 throughout instead of bf16 with fp32 masters.")] = False,
     kv_tokens: Annotated[int, Parameter(help="KV tokens of a rollout engine on the same devices.")] = 0,
     show: Annotated[int, Parameter(help="How many layouts to show.")] = 4,
@@ -53,5 +56,6 @@ def plan(
         "--output": output,
     }
     given = [text for name, value in options.items() if value is not None for text in (name, str(value))]
-    command = [sys.executable, "-m", _PLANNER, str(model), *given, *(["--fp32"] if fp32 else [])]
+    flags = [name for name, asked in (("--fp32", fp32), ("--unfused", unfused)) if asked]
+    command = [sys.executable, "-m", _PLANNER, str(model), *given, *flags]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own command line

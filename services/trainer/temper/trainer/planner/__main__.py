@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             asked.batch or asked.gpus,
             half=not asked.fp32,
             engine=asked.engine,
+            fused=not asked.unfused,
             colocated_kv=asked.kv_tokens,
         )
         found = plan(shape, work, MACHINES[asked.machine], asked.gpus)
@@ -57,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=positive, help="sequences of an optimizer step (as many as devices)")
     made.add_argument("--machine", choices=sorted(MACHINES), default="h100", help="kind of device (h100)")
     made.add_argument("--engine", choices=("megatron", "torch"), default="megatron", help="training engine")
+    made.add_argument(
+        "--unfused",
+        action="store_true",
+        help="memory of the megatron engine as it is, without Transformer Engine",
+    )
     made.add_argument("--fp32", action="store_true", help="fp32 throughout instead of bf16 with fp32 masters")
     made.add_argument(
         "--kv-tokens", type=positive, default=0, help="KV tokens of a rollout engine on the same devices"

@@ -19,6 +19,8 @@ class Work:
     """bf16 weights with fp32 master copies; else fp32 throughout."""
     engine: str = "megatron"
     """``megatron``, or ``torch``: one device, nothing fused."""
+    fused: bool = True
+    """Whether Megatron's layers are fused, as with Transformer Engine; else as temper's engine computes them now."""
     colocated_kv: int = 0
     """Tokens of KV that a rollout engine keeps on the same devices; it holds a copy of the weights, too."""
 
@@ -37,6 +39,8 @@ class Layout:
     """Whether layers are computed again in the backward pass instead of kept."""
     sharded: bool = True
     """Whether optimizer state is cut over the data-parallel ranks."""
+    sequence: bool = True
+    """Whether tensor-parallel ranks share the sequence between matrices."""
 
     @property
     def devices(self) -> int:

@@ -63,7 +63,7 @@ def _stage(shape: Shape, work: Work, layout: Layout, *, first: bool, last: bool)
     tokens = layout.micro * work.context / layout.context
     in_flight = min(layout.pipeline, layout.micro_batches(work)) if first else 1
     element = 2 if work.half else 4
-    logits = _logits(shape, work, tokens) / layout.tensor if last else 0.0
+    logits = _logits(shape, work, layout, tokens) if last else 0.0
     return Memory(
         weights=wide * held,
         gradients=4 * held,
@@ -74,11 +74,14 @@ def _stage(shape: Shape, work: Work, layout: Layout, *, first: bool, last: bool)
     )
 
 
-def _logits(shape: Shape, work: Work, tokens: float) -> float:
-    """Bytes at the end: logits and their gradient in fp32; on CPU the kept log-probabilities and the last norm."""
+def _logits(shape: Shape, work: Work, layout: Layout, tokens: float) -> float:
+    """Bytes at the end: logits and their gradient in fp32; unfused, what is kept of log-probabilities and the last norm."""
     if work.engine == "torch":
         return 4 * tokens * (shape.vocab + 3 * shape.hidden + shape.head_dim)
-    return 2 * 4 * tokens * shape.vocab
+    if work.fused:
+        return 2 * 4 * tokens * shape.vocab / layout.tensor
+    element = 2 if work.half else 4
+    return tokens * (2 * 4 * shape.vocab / layout.tensor + element * 4 * shape.hidden + work.context)
 
 
 def per_token(shape: Shape, work: Work) -> float:
@@ -95,14 +98,27 @@ def per_token(shape: Shape, work: Work) -> float:
     return 4 * shape.hidden + attention + (3 if shape.gated else 2) * shape.intermediate
 
 
+def unfused(shape: Shape, work: Work, layout: Layout) -> float:
+    """Elements that one layer of temper's megatron engine keeps of one token on one rank.
+
+    Both norms keep input, normalised values and output (6h; 10h in bf16, where they compute in fp32). Attention keeps the product of the fused matrix, a copy of the queries, what
+    rotary positions make of queries and keys, and its output (5q + 4kv), angles (4 head widths), log-sum-exps, and one row of a mask. The
+    block keeps 4f. Tensor parallelism cuts what belongs to heads and to the block, and norms where the sequence is shared.
+    """
+    norms = (10 if work.half else 6) * shape.hidden / (layout.tensor if layout.sequence else 1)
+    split = 5 * shape.query_width + 4 * shape.kv_width + shape.heads + 4 * shape.intermediate
+    return norms + split / layout.tensor + 4 * shape.head_dim + work.context + 2
+
+
 def _kept(shape: Shape, work: Work, layers: int, layout: Layout, in_flight: int) -> float:
-    """Elements per token of a micro-batch, over all micro-batches in flight and divided by tensor parallelism."""
-    whole = per_token(shape, work)
+    """Elements per token of a micro-batch, over all micro-batches in flight and on one rank of those of tensor parallelism."""
+    if work.engine == "megatron" and not work.fused:
+        whole, entry = unfused(shape, work, layout), shape.hidden / (layout.tensor if layout.sequence else 1)
+    else:
+        whole, entry = per_token(shape, work) / layout.tensor, shape.hidden / layout.tensor
     if not layout.recompute:
-        return in_flight * layers * whole / layout.tensor
-    return (
-        in_flight * layers * shape.hidden + whole
-    ) / layout.tensor  # inputs of layers, and one layer at work
+        return in_flight * layers * whole
+    return in_flight * layers * entry + whole  # inputs of layers, and one layer at work
 
 
 def _rollout(shape: Shape, work: Work, layout: Layout) -> float:
