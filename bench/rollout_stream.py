@@ -2,7 +2,7 @@
 
 *Stream*: same weights (about 25M parameters), same prompt, greedy, fp32, one thread, CPU time of this process in turns A B A B, prefill
 included; the ratio is the median over turns. Tokens must be equal. Both numeric modes are shown: ``rollout_stream`` is the engine without
-batch invariance, ``rollout_stream_exact`` is its default, whose rows are padded to 16 so that they have the same bits in any batch.
+batch invariance, ``rollout_stream_exact`` is its default, whose rows are padded so that they have the same bits in any batch.
 
 *Bytes*: weights and KV that a decode step must read, over its CPU time, against a plain sum over as many bytes in the same
 process. The step is the difference of a long and a short output, so neither prefill nor admission is in it.
