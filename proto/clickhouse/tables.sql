@@ -138,6 +138,9 @@ CREATE TABLE IF NOT EXISTS steps
     domain_reward  Map(String, Float64),
     domain_solved  Map(String, Float64),
     domain_samples Map(String, UInt32),
+    domain_masked  Map(String, Float64)           COMMENT 'share of the samples that were masked out',
+    domain_flat    Map(String, Float64)           COMMENT 'share of the tasks whose samples all earned the same',
+    domain_staleness Map(String, Float64)         COMMENT 'mean versions behind at consumption',
     staleness      Map(UInt32, UInt32)            COMMENT 'samples by versions behind at consumption',
     wait_s         Float64,
     data_s         Float64,
@@ -155,7 +158,10 @@ ORDER BY (job_id, step);
 
 -- For databases made before these columns were there.
 ALTER TABLE steps
-    ADD COLUMN IF NOT EXISTS restored_step Nullable(UInt64) AFTER skip_reason;
+    ADD COLUMN IF NOT EXISTS restored_step Nullable(UInt64) AFTER skip_reason,
+    ADD COLUMN IF NOT EXISTS domain_masked Map(String, Float64) AFTER domain_samples,
+    ADD COLUMN IF NOT EXISTS domain_flat Map(String, Float64) AFTER domain_masked,
+    ADD COLUMN IF NOT EXISTS domain_staleness Map(String, Float64) AFTER domain_flat;
 
 -- One row per bound that a gate looked at (topic jobs).
 CREATE TABLE IF NOT EXISTS gates

@@ -21,7 +21,7 @@ _COLUMNS = {
     """,
     "steps": """
         job_id step phase phase_name algorithm version group_ids samples masked action_tokens
-        total_tokens metrics domain_reward domain_solved domain_samples staleness wait_s data_s
+        total_tokens metrics domain_reward domain_solved domain_samples domain_masked domain_flat domain_staleness staleness wait_s data_s
         compute_s publish_s skipped skip_reason restored_step trainer finished_at rank
     """,
     "evals": """

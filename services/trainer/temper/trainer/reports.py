@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from temper.api.common.v1.common_pb2 import BlobRef, IndexRange
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord
 from temper.api.trainer.v1.trainer_pb2 import PolicyRecord, StepRecord, TrainingState
+from temper.trainer.diagnostics import by_domain
 from temper.trainer.engine.base import StepOutcome
 from temper.trainer.plan import PhasePlan
 from temper.trainer.samples import Sample
@@ -67,6 +68,7 @@ def step_record(
     staleness: Counter[int] = Counter()
     for group, behind in zip(facts.groups, facts.staleness, strict=True):
         staleness[behind] += len(group.samples)
+    domains = by_domain(facts)
     return StepRecord(
         job_id=job_id,
         step=ledger.step,
@@ -84,6 +86,9 @@ def step_record(
         domain_solved=_mean_by_domain(facts.samples, _solved(facts.groups)),
         domain_samples=Counter(sample.domain for sample in facts.samples if sample.valid),
         staleness=staleness,
+        domain_masked=domains.masked,
+        domain_flat=domains.flat,
+        domain_staleness=domains.staleness,
         wait_s=timing.wait,
         data_s=timing.data,
         compute_s=timing.compute,
@@ -125,6 +130,8 @@ class Standing:
     recoveries: int = 0
     restored: int | None = None
     """A rollback in the place of the last step: number of the step whose state it restored."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of the last step (`diagnostics.of_step`)."""
     swap_policy: str = ""
     """What workers do to running sequences when they take the version."""
 
@@ -157,4 +164,5 @@ def policy_record(
         rollbacks=ledger.rollbacks,
         line_start=ledger.line_start,
         restored_step=standing.restored,
+        diagnostics=standing.diagnostics,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from temper.api.common.v1.common_pb2 import BlobRef
 from temper.api.trainer.v1.trainer_pb2 import StartTraining
 from temper.trainer.book import PolicyBook
+from temper.trainer.diagnostics import of_step
 from temper.trainer.engine.base import NamedTensor
 from temper.trainer.origin import Origin
 from temper.trainer.patience import Patience
@@ -72,7 +73,7 @@ class Teller:
 
     def count(self, facts: StepFacts, restored: int | None = None) -> None:
         """Take note of a step that the ledger has committed, before it is told and before its snapshot."""
-        self.standing.restored = restored
+        self.standing.restored, self.standing.diagnostics = restored, of_step(facts)
         self.standing.trained_tokens += facts.outcome.tokens
         self.standing.group_ids = [group.group_id for group in facts.groups]
 

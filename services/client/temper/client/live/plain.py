@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from temper.client.live.view import JobView
-from temper.client.live.words import dropped, duration, interval, percent, verdict_line
+from temper.client.live.words import diagnosed, dropped, duration, interval, percent, verdict_line
 from temper.client.sdk.types import Evaluation, GateVerdict, Job, Notice, Progress, StateChange, Update
 
 _EVERY_S = 5.0  # of the job's own time
@@ -59,7 +59,7 @@ def _step_line(progress: Progress) -> str:
         f" sandboxes {progress.sandboxes_in_use}"
         f" idle trainer {percent(progress.trainer_idle)} rollout {percent(progress.rollout_idle)}"
         f" groups {progress.groups_in_flight} in flight, {dropped(progress.groups_dropped)}"
-        f" eta {duration(progress.eta_s)}"
+        f" {diagnosed(progress.diagnostics)} eta {duration(progress.eta_s)}"
     )
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from temper.client.live.view import JobView
-from temper.client.live.words import dropped, duration, percent, sparkline
+from temper.client.live.words import diagnosed, dropped, duration, percent, sparkline
 
 _SPARK = 24
 _NOTICES = 4
@@ -102,7 +102,9 @@ def _vitals(view: JobView) -> Text:
         f"groups: {progress.groups_in_flight} in flight, {progress.groups_consumed} trained on, "
         f"{dropped(progress.groups_dropped)}"
     )
-    return Text(f"{' · '.join(speed)}\n{groups}", style="dim")
+    health = diagnosed(progress.diagnostics)
+    lines = [" · ".join(speed), groups, *([health] if health else [])]
+    return Text("\n".join(lines), style="dim")
 
 
 def _notice(level: str, message: str) -> Text:

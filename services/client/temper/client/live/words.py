@@ -59,3 +59,12 @@ def verdict_line(verdict: GateVerdict) -> str:
     """`step-40 fail, rollback: calc: pass@1 moved by -0.31 …`."""
     action = f", {verdict.action}" if verdict.action else ""
     return f"{verdict.point} {verdict.verdict.replace('_', ' ')}{action}: {verdict.message}"
+
+
+def diagnosed(diagnostics: Mapping[str, float]) -> str:
+    """How well sampler and trainer agree and what a step was made of: `mismatch k3 0.0012, ess 97 %, masked 3 %, flat 40 %`."""
+    said = [f"mismatch k3 {diagnostics['mismatch_k3']:.2g}"] if "mismatch_k3" in diagnostics else []
+    for name, word in (("ess", "ess"), ("masked_share", "masked"), ("flat_share", "flat")):
+        if name in diagnostics:
+            said.append(f"{word} {percent(diagnostics[name])}")
+    return ", ".join(said)

@@ -37,7 +37,7 @@ def progress(message: job_pb2.JobProgress) -> types.Progress:
         "groups_in_flight", "staleness", "tokens_per_s", "episodes_per_s", "sandboxes_in_use", "trainer_idle",
         "rollout_idle", "activity", "wall_s", "eval_done", "eval_total",
     )  # fmt: skip
-    maps = ("groups_dropped", "domain_reward", "domain_solved", "domain_groups")
+    maps = ("groups_dropped", "domain_reward", "domain_solved", "domain_groups", "diagnostics")
     values: dict[str, Any] = {name: getattr(message, name) for name in plain}
     values |= {name: dict(getattr(message, name)) for name in maps}
     return types.Progress(eta_s=message.eta_s or None, **values)

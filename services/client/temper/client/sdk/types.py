@@ -78,6 +78,8 @@ class Progress:
     """Evaluation episodes done at the current point."""
     eval_total: int = 0
     """Evaluation episodes asked for at the current point."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of the last step: `mismatch_k1`, `mismatch_k3`, `ess`, `masked_share`, `flat_share`, `staleness_max`, where known."""
 
 
 @dataclass(frozen=True, slots=True)
