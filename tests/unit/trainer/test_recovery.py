@@ -57,16 +57,15 @@ def near(world, tmp_path):
     return world
 
 
-@pytest.mark.parametrize("engine", [FakeEngine, torch_engine])
-async def test_a_snapshot_in_memory_saves_the_steps_since_the_one_in_the_store(near, tmp_path, engine):
+async def test_a_snapshot_in_memory_saves_the_steps_since_the_one_in_the_store(near, tmp_path):
     job_spec = spec(phase(steps=6, snapshot=100))
     await give(near, GROUPS[:8])
-    task = await started(near, job_spec, 4, engine=engine())
+    task = await started(near, job_spec, 4)
     kept = Snapshots(BlobStore((tmp_path / "memory").as_uri()), JOB)
     await eventually(kept.steps)
     await kill(task)
     at = (await kept.steps())[0]
-    counted, steps = engine(), []
+    counted, steps = FakeEngine(), []
     step = counted.step
 
     def counting(*given):

@@ -12,7 +12,6 @@ the same weights bit for bit, and writes under the same names and ids.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,18 +24,16 @@ from temper.trainer.book import BUCKET, PolicyBook
 from temper.trainer.compute import train
 from temper.trainer.engine.base import Engine, NamedTensor, StepOutcome
 from temper.trainer.feed import Feed
-from temper.trainer.intake import broken
 from temper.trainer.keeper import Keeper
 from temper.trainer.levels import clear, levels
 from temper.trainer.milestones import Milestones, milestones_every
-from temper.trainer.mismatch import MismatchWatch
 from temper.trainer.notices import Notices
 from temper.trainer.origin import Origin, weights_among
+from temper.trainer.oversight import Oversight
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
 from temper.trainer.recovery import Job, Recovered, Restoration, recover
 from temper.trainer.reports import Standing, StepFacts, Timing
-from temper.trainer.resumption import Resumption
 from temper.trainer.samples import Sample
 from temper.trainer.snapshot import Snapshot
 from temper.trainer.state import Arrival, Ledger
@@ -65,10 +62,8 @@ class Session:
         self._keeper = Keeper(self._levels, around.metrics, self._not_kept)
         self._milestones = Milestones(around.blobs, self._job, milestones_every(command.spec))
         self._restorations: Mapping[int, Restoration] = {}
-        self._resumption = Resumption()
-        self._last_metrics: Mapping[str, float] = {}
+        self._oversight = Oversight(self._notices, engine.name)
         self._telling: asyncio.Task[None] | None = None
-        self._mismatch = MismatchWatch()
         self._scale = RewardScale()
         self._news = asyncio.Event()
         self._stopping = False
@@ -161,9 +156,7 @@ class Session:
         facts = recovered.facts
         self._restorations = recovered.restorations
         self._scale = RewardScale.from_facts(facts.get("reward_scale", {}))
-        self._mismatch = MismatchWatch.of(facts.get("mismatch", ()))
-        self._last_metrics = dict(facts.get("metrics", {}))
-        self._resumption = Resumption(self._last_metrics or None, recovered.announced)
+        self._oversight.resume(facts, recovered.announced)
 
     async def _stand(self, record: PolicyRecord | None, recovered: Recovered) -> Standing:
         """What the policy record says from here on; a job that was never trained gets its version 0 first."""
@@ -208,14 +201,13 @@ class Session:
         )
         if samples is None:
             return
-        for reason, count in broken(samples).items():
-            step = self._ledger.step + 1
-            await self._notices.warn("broken_samples", f"step {step}: {count} masked: {reason}", key=reason)
+        await self._oversight.samples(self._ledger.step + 1, samples)
         fetched = self._clock.monotonic()
         self._feed.fetch_ahead(taken)
         await self._begin(phase)
         outcome = await self._in_thread(lambda: self._train(phase, samples))
-        outcome = await self._watched(outcome, {self._feed.group(arrival).engine for arrival in taken})
+        engines = {self._feed.group(arrival).engine for arrival in taken}
+        outcome = await self._oversight.outcome(self._ledger.step + 1, outcome, engines)
         computed = self._clock.monotonic()
         self._computed += computed - fetched
         groups = [self._feed.group(arrival) for arrival in taken]
@@ -256,7 +248,7 @@ class Session:
         ledger.roll_back(order.rollbacks)
         if ledger.phase == number and (old.phase, old.phase_step > 0) != (number, True):
             await self._ready(self._phases[number])  # the state is that of an earlier phase
-        self._mismatch, self._resumption = MismatchWatch(), Resumption()
+        self._oversight.forget()
         why = f"went back to the state of step {old.step} as version {ledger.version}"
         self._log.warning("trainer.rolled_back", step=ledger.step, version=ledger.version, to=old.step)
         outcome = StepOutcome({}, 0, 0, skipped=why)
@@ -306,28 +298,6 @@ class Session:
         blobs = self._around.blobs
         teacher = await self._patience(lambda: weights_among(blobs, phase.teacher), "teacher")
         await self._in_thread(lambda: self._engine.begin(phase.start(teacher)))
-
-    async def _watched(self, outcome: StepOutcome, engines: set[str]) -> StepOutcome:
-        """The outcome with the trend of the mismatch; says what should not have happened, and with which rollout engines."""
-        trend = self._mismatch.add(outcome.metrics)
-        self._last_metrics = outcome.metrics
-        if problem := self._resumption.problem(self._ledger.step + 1, outcome.metrics):
-            await self._notices.warn("resumption", problem, key=str(self._ledger.step + 1))
-        if problem := self._mismatch.alarm():
-            builds = ", ".join(sorted(engines))
-            problem = f"{problem}: rollout ({builds}) and trainer ({self._engine.name}) disagree"
-            await self._notices.warn("mismatch", problem, key=builds)
-        if outcome.metrics.get("rm_weight") == 0.0:
-            share = outcome.metrics["rm_disagreement"]
-            await self._notices.warn(
-                "reward_model",
-                f"reward model and verifier disagree on {share:.0%} of pairs: the model has no say",
-                key=str(self._ledger.step + 1),
-            )
-        if outcome.skipped:
-            step = self._ledger.step + 1
-            await self._notices.warn("step_skipped", f"step {step}: {outcome.skipped}", key=str(step))
-        return replace(outcome, metrics={**outcome.metrics, **trend})
 
     async def _commit(
         self, taken: Sequence[Arrival], facts: StepFacts, phase: PhasePlan, spent: tuple[float, float, float]
@@ -428,8 +398,7 @@ class Session:
             "steps_token": self._teller.steps_token,
             "trained_tokens": self._teller.standing.trained_tokens,
             "reward_scale": self._scale.facts(),
-            "mismatch": list(self._mismatch.values),
-            "metrics": {name: value for name, value in self._last_metrics.items() if math.isfinite(value)},
+            **self._oversight.facts(),
         }
         step = self._ledger.step
         state = await self._in_thread(self._engine.snapshot)
