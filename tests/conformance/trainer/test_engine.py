@@ -10,6 +10,7 @@ from temper.trainer.algorithms import algorithm
 from temper.trainer.engine import ENGINES, make_engine, usable
 from temper.trainer.engine.base import OptimizerSettings, PhaseStart
 from temper.trainer.engine.megatron.group import Group
+from temper.trainer.engine.megatron.nursery import Nursery
 from temper.trainer.samples import Batch, Sample, scores
 from temper.trainer.weights import safetensors
 
@@ -32,7 +33,22 @@ ADAM = OptimizerSettings(lr=1e-2)
 
 
 @pytest.fixture(scope="module")
-def spare():
+def nursery():
+    """Imports Megatron once, if anybody asks."""
+    made = []
+
+    def get():
+        if not made:
+            made.append(Nursery(threads=1))
+        return made[0]
+
+    yield get
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def spare(nursery):
     """Rank processes of the megatron engine that no engine has just now: starting them takes seconds."""
     groups = []
     yield groups
@@ -41,7 +57,7 @@ def spare():
 
 
 @pytest.fixture(params=sorted(ENGINES))
-def engine(request, spare):
+def engine(request, spare, nursery):
     if request.param not in usable():
         pytest.skip(f"the vendor of {request.param} is not installed")
     used = []
@@ -49,7 +65,8 @@ def engine(request, spare):
     def make():
         made: Any = make_engine(request.param)
         if request.param == "megatron":
-            made._group = spare.pop() if spare else Group(1, threads=1)
+            made._nursery = nursery()
+            made._group = spare.pop() if spare else Group(1, threads=1, nursery=nursery())
             used.append(made._group)
         made.make = make
         return made

@@ -41,7 +41,7 @@ class Group:
     ) -> None:
         """``nursery`` outlives the group; without one it has its own."""
         self.ranks, self._stall_s = ranks, stall_s
-        self._folder = tempfile.TemporaryDirectory(prefix="temper-megatron-")
+        self._folder = tempfile.TemporaryDirectory(prefix="temper-megatron-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
         self._pulse = Pulse(self.folder / "pulse", ranks)
         self._nursery = nursery or Nursery(threads=threads)
@@ -135,7 +135,7 @@ def _end(
     for line in lines:
         line.close()
     if own:
-        nursery.close()  # and the kernel ends its ranks
+        nursery.close()  # which ends its ranks
     else:
         with suppress(NurseryLost):
             nursery.end(pids)

@@ -24,6 +24,8 @@ START_S = 180.0
 """Longest start: it imports torch and Megatron."""
 WORD_S = 30.0
 """Longest answer afterwards."""
+END_S = 10.0
+"""Longest wait for its end before it is killed."""
 WORD = 1 << 16
 """Longest word, bytes."""
 TAIL = 2000
@@ -39,7 +41,7 @@ class Nursery:
 
     def __init__(self, *, threads: int) -> None:
         self._lock = threading.Lock()
-        self._folder = tempfile.TemporaryDirectory(prefix="temper-ranks-")
+        self._folder = tempfile.TemporaryDirectory(prefix="temper-ranks-", ignore_cleanup_errors=True)
         self._words = Path(self._folder.name) / "nursery.log"
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settled = {
@@ -109,7 +111,10 @@ class Nursery:
 def _end(
     process: subprocess.Popen[bytes], line: socket.socket, folder: tempfile.TemporaryDirectory[str]
 ) -> None:
-    process.kill()
-    process.wait()
-    line.close()
+    line.close()  # it ends and reaps its ranks
+    try:
+        process.wait(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     folder.cleanup()

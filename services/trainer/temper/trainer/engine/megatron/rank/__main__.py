@@ -24,18 +24,22 @@ class Children:
     """Ranks that were forked here."""
 
     def __init__(self) -> None:
-        self._codes: dict[int, int | None] = {}
+        self._pids: set[int] = set()
 
     def add(self, pid: int) -> None:
         """A new one."""
-        self._codes[pid] = None
+        self._pids.add(pid)
+
+    def all(self) -> list[int]:
+        """Process ids of those that nobody has let go of."""
+        return list(self._pids)
 
     def ended(self, pids: Sequence[int]) -> dict[int, int]:
         """Exit codes of those that have ended; they stay zombies, so that nobody else gets their process ids."""
         found: dict[int, int] = {}
         for pid in pids:
             info = (
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) if pid in self._codes else None
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) if pid in self._pids else None
             )
             if info is not None:
                 found[pid] = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
@@ -43,13 +47,13 @@ class Children:
 
     def end(self, pids: Sequence[int]) -> None:
         """Kill and forget."""
-        known = [pid for pid in pids if pid in self._codes]
+        known = [pid for pid in pids if pid in self._pids]
         for pid in known:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pid in known:
             os.waitpid(pid, 0)
-            del self._codes[pid]
+            self._pids.remove(pid)
 
 
 def main() -> None:
@@ -70,6 +74,7 @@ def main() -> None:
     while True:
         word, files, _, _ = socket.recv_fds(line, WORD, 1)
         if not word:
+            children.end(children.all())
             os._exit(0)
         said: dict[str, Any] = json.loads(word)
         answer: dict[str, Any] = {}
