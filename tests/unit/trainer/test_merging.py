@@ -253,16 +253,15 @@ def tiny():
 
 @pytest.mark.parametrize("method", ["pcgrad", "gradnorm"])
 def test_three_hundred_domains_are_merged_by_the_engine_and_resumed_bit_for_bit(method):
-    knobs = {"merge": method, "domain_loss": "by_share"}
     made = tiny()
-    report = step(made, of_hundreds(0), **knobs).metrics
+    report = step(made, of_hundreds(0), merge=method, domain_loss="by_share").metrics
     assert sum(name.startswith("domain_grad_norm/") for name in report) == HUNDREDS
     assert sum(name.startswith("conflict_cosine/") for name in report) == SHOWN
     state = made.snapshot()
-    expected = step(made, of_hundreds(1, 1), **knobs)
+    expected = step(made, of_hundreds(1, 1), merge=method, domain_loss="by_share")
     other = make()
     other.restore(config() | TINY, state)
-    assert step(other, of_hundreds(1, 1), **knobs) == expected
+    assert step(other, of_hundreds(1, 1), merge=method, domain_loss="by_share") == expected
     assert other.snapshot().files == made.snapshot().files
     assert other.policy.balance.facts() == made.policy.balance.facts()
 

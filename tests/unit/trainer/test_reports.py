@@ -21,7 +21,7 @@ from temper.trainer import intake
 from temper.trainer.algorithms import registry
 from temper.trainer.patience import Patience
 from temper.trainer.samples import Batch
-from temper.trainer.state import Drop, Ledger, Phase
+from temper.trainer.state import Drop, Ledger, Phase, Verdict
 
 
 @pytest.mark.parametrize("kind", [Unavailable, Exhausted])
@@ -47,7 +47,7 @@ def test_nemo_rl_3238_a_straggler_does_not_hold_up_the_step_and_is_not_drawn_aga
     assert [run_step(book), run_step(book)] == [[1, 2], [3, 5]]
     again = Ledger.from_facts(book.phases, book.facts())
     for index in (1, 2, 3, 5):  # the log is read again from the offset
-        again.arrive(group(index))
+        assert again.arrive(group(index, version=2)) is Verdict.DUPLICATE
     assert not again.pending
     again.arrive(group(0, version=2))
     again.arrive(group(4, version=2))
