@@ -53,6 +53,7 @@ def store(engine, *, times=2):
         facts.logged("steps", facts.step(1, groups=(0, 1)), id="s1"),
         facts.logged("steps", facts.step(2, groups=(2, 3)), id="s2"),
         *(facts.logged("jobs", event, id=f"e{n}") for n, event in enumerate(facts.events())),
+        facts.logged("jobs", facts.gate(), id="g1"),
         facts.logged("verdicts", facts.verdict(), id="v1"),
         *(facts.logged("sandbox", facts.session(n), id=f"x{n}") for n in range(3)),
     ]
@@ -79,7 +80,7 @@ def either(request, engine):
     "table", ["groups", "samples", "tool_uses", "evals", "job_events", "sandbox_sessions"]
 )
 def test_database_and_twin_show_each_record_once(either, table):
-    wanted = {"groups": 4, "samples": 8, "tool_uses": 8, "evals": 1, "job_events": 3, "sandbox_sessions": 3}
+    wanted = {"groups": 4, "samples": 8, "tool_uses": 8, "evals": 1, "job_events": 4, "sandbox_sessions": 3}
     result = either.query(f"SELECT * FROM {table}", {}, BOUNDS)
     assert (result.names, len(result.rows)) == (COLUMNS[table], wanted[table])
 
@@ -106,7 +107,8 @@ def test_every_record_is_seen_once_although_it_came_twice(engine):
         "tool_uses": 8,
         "steps": 2,
         "evals": 1,
-        "job_events": 3,
+        "job_events": 4,
+        "gates": 2,
         "verdicts": 1,
     }
     for table, count in {**wanted, "sandbox_sessions": 3}.items():
@@ -142,7 +144,7 @@ def test_the_position_of_a_topic_is_the_last_one_stored(engine):
 @pytest.mark.parametrize("name", schema.saved_queries())
 def test_every_saved_query_answers_for_a_real_job(engine, name):
     query = schema.saved_query(name)
-    known = {"job": "job-1", "step": "1", "env": "calc", "split": "train", "task": "4"}
+    known = {"job": "job-1", "step": "1", "env": "calc", "split": "train", "task": "4", "version": "1.0.0"}
     result = engine.query(guard.check(query.sql), {key: known[key] for key in query.parameters}, BOUNDS)
     assert result.rows, name
 
@@ -153,6 +155,15 @@ def test_torchforge_203_lineage_leads_from_a_step_to_environments_versions_and_r
     assert [row["group_id"] for row in found] == ["job-1-2", "job-1-3"]
     assert (found[0]["env"], found[0]["env_version"], found[0]["oldest_version"]) == ("calc", "1.0.0", 2)
     assert sorted(found[0]["rewards"]) == [0, 1]
+
+
+def test_exposure_names_the_versions_that_were_trained_on_a_withdrawn_environment(engine):
+    result = engine.query(schema.saved_query("exposure").sql, {"env": "calc", "version": "1.0.0"}, BOUNDS)
+    (row,) = [dict(zip(result.names, row, strict=True)) for row in result.rows]
+    assert (row["job_id"], row["first_step"], row["last_step"]) == ("job-1", 1, 2)
+    assert (row["first_version"], row["last_version"], row["groups"], row["samples"]) == (1, 2, 4, 8)
+    nothing = engine.query(schema.saved_query("exposure").sql, {"env": "calc", "version": "2.0.0"}, BOUNDS)
+    assert nothing.rows == []
 
 
 def test_staleness_sums_over_steps(engine):

@@ -7,7 +7,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from temper.api.common.v1 import common_pb2 as common
 from temper.api.common.v1.common_pb2 import BlobRef, EnvRef
-from temper.api.job.v1.job_pb2 import JOB_STATE_RUNNING, EvalResult, JobEvent, Notice, StateChanged
+from temper.api.job.v1.job_pb2 import (
+    JOB_STATE_RUNNING,
+    EvalResult,
+    GateVerdict,
+    JobEvent,
+    Notice,
+    StateChanged,
+)
 from temper.api.qa.v1.qa_pb2 import CheckReport, CheckResult, EnvironmentRecord, VerdictRecord
 from temper.api.rollout.v1.rollout_pb2 import GroupRecord, SampleSummary, ToolUse
 from temper.api.sandbox.v1.sandbox_pb2 import SessionRecord
@@ -86,6 +93,26 @@ def events(job: str = "job-1") -> list[JobEvent]:
         JobEvent(job_id=job, time=TIME, eval=found),
         JobEvent(job_id=job, time=TIME, notice=Notice(level="warning", code="recovered", message="again")),
     ]
+
+
+def gate(job: str = "job-1") -> JobEvent:
+    """A gate that sends training back because one of two domains fell."""
+    said = GateVerdict(
+        point="step-20",
+        step=20,
+        version=21,
+        verdict="fail",
+        action="rollback",
+        message="calc fell",
+        rollback=1,
+    )
+    said.checks.add(
+        domain="calc", bound="max_drop", verdict="fail", value=-0.5, low=-0.7, high=-0.3, limit=-0.1, n=48
+    )
+    said.checks.add(
+        domain="sums", bound="max_drop", verdict="pass", value=0.1, limit=-0.1, n=48, reference="before"
+    )
+    return JobEvent(job_id=job, time=TIME, gate=said)
 
 
 def verdict() -> VerdictRecord:

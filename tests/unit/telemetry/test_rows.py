@@ -154,3 +154,35 @@ def test_a_sample_says_how_old_the_kv_was_what_was_reused_and_whether_it_may_tra
         (2, 30, 262, "sparse", False),
         (0, 0, None, "", True),
     ]
+
+
+def test_a_gate_is_an_event_in_words_and_a_row_for_every_bound():
+    found = of(facts.logged("jobs", facts.gate(), id="g1"))
+    (event,) = found["job_events"]
+    assert (event["kind"], event["level"], event["code"]) == ("gate", "warning", "gate_fail")
+    assert event["message"] == "gate step-20 fail, rollback: calc fell"
+    assert [
+        (each["domain"], each["verdict"], each["check_verdict"], each["value"]) for each in found["gates"]
+    ] == [
+        ("calc", "fail", "fail", -0.5),
+        ("sums", "fail", "pass", 0.1),
+    ]
+    assert {(each["action"], each["rollback"], each["version"]) for each in found["gates"]} == {
+        ("rollback", 1, 21)
+    }
+
+
+def test_a_verdict_without_a_bound_has_a_row_all_the_same():
+    event = facts.gate()
+    del event.gate.checks[:]
+    (row,) = of(facts.logged("jobs", event, id="g1"))["gates"]
+    assert (row["domain"], row["message"]) == ("", "calc fell")
+
+
+def test_a_rollback_is_told_from_a_step():
+    record = facts.step(4)
+    assert of(facts.logged("steps", record))["steps"][0]["restored_step"] is None
+    record.restored_step = 0
+    record.domain_flat["calc"] = 0.25
+    (row,) = of(facts.logged("steps", record))["steps"]
+    assert (row["restored_step"], row["domain_flat"]) == (0, {"calc": 0.25})
