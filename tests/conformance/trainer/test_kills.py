@@ -25,8 +25,8 @@ from temper.trainer.snapshot import Snapshots
 KILLS = int(os.environ.get("TEMPER_TEST_KILLS", "2"))
 SEED = int(os.environ.get("TEMPER_TEST_KILL_SEED", "0"))
 STEPS, GROUPS = 5, 2  # of one life of the trainer, of one step
-PATIENCE_S = 240
-pytestmark = pytest.mark.timeout(180 + 60 * KILLS)
+PATIENCE_S = 300
+pytestmark = pytest.mark.timeout(600 + 120 * KILLS)
 
 
 class Platform:
