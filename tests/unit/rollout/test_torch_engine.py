@@ -214,6 +214,16 @@ def test_an_aborted_sequence_is_not_kept(llama: Any):
     assert (loop.running, len(loop.schedule.waiting), len(loop.schedule.kept), loop.kv_tokens) == (0, 0, 0, 0)
 
 
+def test_the_count_of_kv_tokens_follows_what_happens_between_steps(llama: Any):
+    with torch.inference_mode():
+        loop = loop_of(llama)
+        loop.add(Request("a", (1, 2, 3), Sampling(2), 1, 0, keep=True))
+        run(loop)
+        assert loop.kv_tokens == 4  # the last token is never fed
+        loop.schedule.release("a")
+        assert loop.kv_tokens == 0
+
+
 def test_cancelling_one_of_a_group_in_prefill_leaves_the_others(llama: Any):
     prompt = tuple(i % VOCAB for i in range(300))
     with torch.inference_mode():

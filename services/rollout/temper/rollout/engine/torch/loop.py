@@ -47,6 +47,7 @@ class Loop:
         self.schedule.sparse, self.schedule.kv_heads = self._fast.sparse(), model.shape.kv_heads
         self._finished: list[Completion] = []
         self._emitted: list[Emitted] = []
+        self._counted: tuple[tuple[int, ...], int] = (), 0  # by state, see kv_tokens
 
     @property
     def running(self) -> int:
@@ -60,10 +61,20 @@ class Loop:
 
     @property
     def kv_tokens(self) -> int:
-        """Context tokens that running and kept sequences hold."""
-        contexts = [sequence.context for sequence in self.schedule.admitted]
-        contexts += [kept.context for kept in self.schedule.resumable()]
-        return sum(context.done for context in contexts if context is not None)
+        """Context tokens that running and kept sequences hold. Asked for more often than it changes, so counted once."""
+        schedule = self.schedule
+        state = (
+            self.steps,
+            self.pool.book().held,
+            len(schedule.admitted),
+            len(schedule.waiting),
+            len(schedule.kept),
+        )
+        if state != self._counted[0]:
+            contexts = [sequence.context for sequence in schedule.admitted]
+            contexts += [kept.context for kept in schedule.resumable()]
+            self._counted = state, sum(context.done for context in contexts if context is not None)
+        return self._counted[1]
 
     def add(self, request: Request, *, watched: bool = False) -> None:
         """Queue a request."""
