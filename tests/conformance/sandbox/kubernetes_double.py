@@ -226,7 +226,15 @@ class Cluster:
         ]
         info_read, info_write = os.pipe()
         process = await asyncio.create_subprocess_exec(
-            *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--as-pid-1"),
+            *(
+                "bwrap",
+                "--unshare-ipc",
+                "--unshare-pid",
+                "--unshare-net",
+                "--unshare-uts",
+                "--unshare-cgroup",
+                "--as-pid-1",
+            ),
             *(
                 "--die-with-parent",
                 "--info-fd",
@@ -265,6 +273,7 @@ class Cluster:
             *("setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups", *container["command"]),
             pass_fds=(info_write,),
             stdin=asyncio.subprocess.DEVNULL,
+            env={"PATH": os.environ["PATH"]},  # a pod has none of the node's
         )
         os.close(info_write)
         told = await asyncio.to_thread(_read_all, info_read)
@@ -356,6 +365,7 @@ async def _serve(pod: Pod, socket: web.WebSocketResponse, command: list[str], *,
             "--ipc",
             "--uts",
             "--net",
+            "--cgroup",
             "--root",
             "--wd",
         ),
@@ -364,7 +374,14 @@ async def _serve(pod: Pod, socket: web.WebSocketResponse, command: list[str], *,
     program = LocalProgram.begin(words, stdin=stdin, env={})
     feeding = asyncio.create_task(_feed(program, socket))
     pump = asyncio.create_task(_pump(program, socket))
-    await program.ended
+    ended = asyncio.ensure_future(asyncio.wait({program.ended}))
+    await asyncio.wait({ended, feeding}, return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    if not program.ended.done():  # the client has gone, and whoever stands for the program here with it
+        pump.cancel()
+        await asyncio.gather(pump, feeding, ended, return_exceptions=True)
+        await program.close()
+        return
     await asyncio.wait({pump}, timeout=0.2)  # what it left behind may hold its streams for ever
     for task in (pump, feeding):
         task.cancel()

@@ -169,8 +169,10 @@ async def test_a_device_node_cannot_be_made_or_used(sandbox: Sandbox) -> None:
     ],
 )
 async def test_a_socket_that_sees_more_than_its_own_loopback_cannot_be_made(
-    sandbox: Sandbox, family: str, kind: str, protocol: int
+    backend: Backend, sandbox: Sandbox, family: str, kind: str, protocol: int
 ) -> None:
+    if family == "40" and not backend.capabilities.filtered:
+        pytest.skip("this backend declares no filter of our own, and AF_VSOCK needs no privilege")
     name = family if family.isdigit() else f"socket.{family}"
     text = f"import socket\nprint(attempt(lambda: socket.socket({name}, socket.{kind}, {protocol})))"
     assert await code(sandbox, text) in {*REFUSED, "EAFNOSUPPORT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT"}
@@ -228,6 +230,8 @@ async def test_an_abstract_socket_of_the_host_is_not_reached(sandbox: Sandbox) -
     ],
 )
 async def test_a_switch_of_the_kernel_cannot_be_turned(sandbox: Sandbox, path: str) -> None:
+    if path.startswith("/proc/1/") and await said(sandbox, "[ -O /proc/1 ] && echo own") == "own":
+        return  # the first process is the agent's user: what it turns there, it turns for itself
     before = Path(path).read_text() if path.startswith("/proc/sys/kernel/core") else ""
     text = f"print(attempt(lambda: os.write(os.open({path!r}, os.O_WRONLY), b'0')))"
     assert "allowed" not in await code(sandbox, text)
@@ -255,8 +259,13 @@ async def test_no_key_of_the_host_is_listed(sandbox: Sandbox) -> None:
 async def test_process_one_is_no_way_out(backend: Backend, sandbox: Sandbox, link: str) -> None:
     if link in {"fd", "ns/net"} and backend.capabilities.isolation > Isolation.NAMESPACE:
         pytest.skip("this backend declares a kernel of its own, which shows such links and follows none")
-    assert "allowed" not in await code(sandbox, f"print(attempt(lambda: os.listdir('/proc/1/{link}')))")
-    assert "allowed" not in await code(sandbox, f"print(attempt(lambda: os.readlink('/proc/1/{link}')))")
+    """Refused; or, where the first process has the agent's user, it is where the agent is, and so are its links."""
+    text = f"print(attempt(lambda: os.listdir('/proc/1/{link}')), attempt(lambda: os.readlink('/proc/1/{link}')))"
+    if "allowed" not in await code(sandbox, text):
+        return
+    assert await said(sandbox, "[ -O /proc/1 ] && echo own") == "own"
+    text = "print([os.readlink(f'/proc/1/ns/{kind}') == os.readlink(f'/proc/self/ns/{kind}') for kind in ('mnt', 'net', 'pid', 'ipc')], os.stat('/proc/1/root').st_ino == os.stat('/').st_ino)"
+    assert await code(sandbox, text) == "[True, True, True, True] True"
 
 
 async def test_walking_up_ends_at_its_own_root(sandbox: Sandbox) -> None:

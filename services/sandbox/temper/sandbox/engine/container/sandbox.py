@@ -38,7 +38,7 @@ from temper.sandbox.engine.verdict import Ending, judge
 from temper.sandbox.engine.watch import Watch
 
 _KILL_S: Final = 10.0
-_ENDED_S: Final = 30.0
+_ENDED_S: Final = 10.0
 _APPEAR_S: Final = 0.25
 _UNCLEAR: Final = frozenset({None, 128, 255})
 """Statuses by which a runtime says that it has lost a program, or the container with it; a program may say the same."""
@@ -170,7 +170,10 @@ class ContainerSandbox(FileCalls):
         return await self._drop_interpreter()
 
     async def _kill(self, ended: "asyncio.Future[Any]", spared: frozenset[int]) -> None:
-        """Kill until the program has ended: one that the runtime is still starting appears after the first try."""
+        """Kill until the program is told to have ended: one that the runtime is still starting appears after the first try.
+
+        A runtime that never tells is not waited for: the last sweep has found nobody.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ENDED_S):
                 while not self._container.died.done():
@@ -179,8 +182,6 @@ class ContainerSandbox(FileCalls):
                     await asyncio.wait(awaited, timeout=_APPEAR_S, return_when=asyncio.FIRST_COMPLETED)
                     if ended.done():
                         return
-        if not self._container.died.done():
-            await self._container.remove()
 
     async def _sweep(self, number: signal.Signals, spared: frozenset[int]) -> None:
         """A container that cannot be swept is ended."""

@@ -14,8 +14,9 @@ from temper.sandbox.engine.kubernetes.resources import EXTENSIONS
 from temper.sandbox.engine.watch import Meter, ReportedMeter
 
 CLAIMS: Final = "sandboxclaims"
-# An exec knows neither rlimits nor variables: a shell sets both and steps aside. Units of 512 bytes: POSIX, ulimit.
-_START: Final = 'cd /work; ulimit -c 0; ulimit -n "$1"; ulimit -f "$2"; shift 2; exec env -i "$@"'
+# An exec knows neither rlimits nor variables: a shell sets both and steps aside. Units of 512 bytes: POSIX, ulimit. Whoever has no login
+# uid may choose one, and so sign the kernel's audit records as somebody else: it is settled here.
+_START: Final = '{ echo "$(id -u)" > /proc/self/loginuid; } 2>/dev/null; cd /work; ulimit -c 0; ulimit -n "$1"; ulimit -f "$2"; shift 2; exec env -i "$@"'
 _BLOCK: Final = 512
 
 
