@@ -278,7 +278,7 @@ def test_interpolation_without_a_second_update_is_refused():
 @pytest.mark.parametrize(("bound", "warns"), [(4e-4, False), (0.01, False), (0.011, True), (0.2, True)])
 def test_bounds_of_token_level_ppo_in_gspo_are_warned_of(bound, warns):
     made = phase(algorithm="gspo")
-    made.algorithm_params["clip_high_delta"] = bound
+    made.algorithm_params.update({"clip_high_delta": bound, "mini_batches": 2.0})
     found = plan(spec(made))[0].warning
     assert bool(found) == warns
     assert not warns or "clip_high_delta" in found
