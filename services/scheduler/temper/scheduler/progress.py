@@ -98,6 +98,7 @@ def compose(facts: JobFacts, meter: Meter, presences: Sequence[Presence], now: f
         wall_s=now - facts.job.created_at.ToNanoseconds() / 1e9,
         eval_done=done,
         eval_total=asked,
+        diagnostics=record.diagnostics,
     )
     meter.fill(progress, now)
     return progress
