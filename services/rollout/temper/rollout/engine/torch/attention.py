@@ -25,8 +25,9 @@ from temper.rollout.engine.torch.lone import Lone
 from temper.rollout.engine.torch.merge import as_bias, attend, merge, visible
 from temper.rollout.engine.torch.pages import Scratch, SparseRow
 from temper.rollout.engine.torch.sizes import SEGMENT
-from temper.rollout.engine.torch.tiles import TILE, Tiles
+from temper.rollout.engine.torch.tiles import Tiles
 
+TILE = 32  # queries of a chunk behind a full segment, which is mostly long; divides every class of rows
 _PARTS = 8  # partial results of a prefill chunk that are held at once
 
 

@@ -1,7 +1,7 @@
 """Prefill of first segments: the tiles of all chunks of a step, side by side.
 
-A *tile* is 32 queries at a fixed place and sees its segment up to its own end, so that a token's numbers depend on its position
-alone, whatever chunk it came in. Tiles that see equally many keys are one call. Their keys and values lie in rows of any class, far
+A *tile* is 16 queries at a fixed place; what it is multiplied with ends at a multiple of 32 keys, so that a token's numbers depend on
+its position alone, whatever chunk it came in. Tiles with equally many keys are one call. Their keys and values lie in rows of any class, far
 apart: here they are copied, for a few kilobytes take less time than the dozen operations of a call for each chunk.
 """
 
@@ -19,15 +19,14 @@ from temper.rollout.engine.torch.architecture import Architecture
 from temper.rollout.engine.torch.feed import Feed
 from temper.rollout.engine.torch.merge import as_bias, attend, visible
 
-TILE = 32  # queries of a prefill call, whatever the chunk; divides every class of rows
+TILE = 16  # queries; short, since most of what a turn adds is
+_LINE = 32  # keys that lie together in a row of any class
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
     """Queries of one chunk in one tile."""
 
-    number: int
-    """Of the chunk."""
     shift: int
     """Row of qkv that the tile's first position would have."""
     first: int
@@ -38,6 +37,8 @@ class _Tile:
     """First line of the chunk's row in the pool."""
     size: int
     """Lines of a plane of that row."""
+    late: bool
+    """Whether its queries are the last of its keys, not those before."""
 
 
 class Tiles:
@@ -49,14 +50,18 @@ class Tiles:
         """``feeds`` are chunks inside first segments, whose tokens are rows of qkv from ``row`` on."""
         self._shape, self._scale = shape, shape.head_dim**-0.5
         self.rows = slice(row, row + sum(len(feed.tokens) for feed in feeds))
-        # A line is a tile's worth of one plane: 32 tokens of one head, which lie together in a row of any class.
-        self._memory = kv.view(len(kv), -1, TILE * shape.head_dim).unbind()
+        # A line is 32 keys or values of one head.
+        self._memory = kv.view(len(kv), -1, _LINE * shape.head_dim).unbind()
         groups = _group(feeds, row, 2 * shape.kv_heads)
         self._sizes = [(len(groups[keys]), keys) for keys in groups]
-        self._biases = {window: [_bias(keys, window, sink) for keys in groups] for window in windows}
+        late = {keys: torch.tensor([int(tile.late) for tile in tiles]) for keys, tiles in groups.items()}
+        self._biases = {
+            window: [_biases(keys, window, sink).index_select(0, late[keys]) for keys in groups]
+            for window in windows
+        }
         every = [tile for tiles in groups.values() for tile in tiles]
-        shift, first, last, *_ = torch.tensor(
-            [(tile.shift, tile.first, tile.last, tile.start, tile.size) for tile in every]
+        shift, first, last = torch.tensor(
+            [(tile.shift, tile.first, tile.last) for tile in every]
         ).T.unsqueeze(-1)
         self._queries = (shift + torch.arange(TILE)).clamp_(first, last).flatten()
         self._lines = torch.cat([_lines(tiles, keys, shape.kv_heads) for keys, tiles in groups.items()])
@@ -89,32 +94,28 @@ class Tiles:
 
 
 def _group(feeds: Sequence[Feed], row: int, planes: int) -> dict[int, list[_Tile]]:
-    """Tiles by the number of keys they see."""
+    """Tiles by their number of keys."""
     groups: dict[int, list[_Tile]] = defaultdict(list)
-    for number, feed in enumerate(feeds):
+    for feed in feeds:
         count, memory = len(feed.tokens), feed.rows[0]
         for at in range(feed.start // TILE * TILE, feed.start + count, TILE):
-            tile = _Tile(
-                number,
-                row + at - feed.start,
-                row,
-                row + count - 1,
-                memory.start * planes // TILE,
-                memory.size // TILE,
-            )
-            groups[at + TILE].append(tile)
+            keys = -(-(at + TILE) // _LINE) * _LINE
+            start, size = memory.start * planes // _LINE, memory.size // _LINE
+            shift, last = row + at - feed.start, row + count - 1
+            groups[keys].append(_Tile(shift, row, last, start, size, at + TILE == keys))
         row += count
     return groups
 
 
 def _lines(tiles: list[_Tile], keys: int, kv_heads: int) -> Tensor:
-    """Where the tiles' keys and values lie, ``[2, tiles, kv_heads, keys / 32]``, flat."""
+    """Lines of the tiles' keys and values, ``[2, tiles, kv_heads, keys / 32]``, flat."""
     starts, sizes = torch.tensor([(tile.start, tile.size) for tile in tiles]).T.view(2, 1, -1, 1, 1)
     planes = torch.arange(2 * kv_heads).view(2, 1, kv_heads, 1)
-    return (starts + planes * sizes + torch.arange(keys // TILE)).flatten()
+    return (starts + planes * sizes + torch.arange(keys // _LINE)).flatten()
 
 
 @lru_cache(maxsize=256)
-def _bias(keys: int, window: int, sink: int) -> Tensor:
-    """Mask ``[1, 1, TILE, keys]`` of a tile that ends with its keys."""
-    return as_bias(visible(torch.arange(keys - TILE, keys), torch.arange(keys), window, sink))[None, None]
+def _biases(keys: int, window: int, sink: int) -> Tensor:
+    """Masks ``[2, 1, TILE, keys]`` of the two tiles with so many keys, the earlier one first."""
+    seen = visible(torch.arange(keys - _LINE, keys), torch.arange(keys), window, sink)
+    return as_bias(seen).view(-1, 1, TILE, keys)
