@@ -119,7 +119,9 @@ async def test_a_crash_is_unavailable_and_the_next_call_gets_a_new_process(
     assert await scored(host, ref, "live") == 1.0
 
 
-async def test_verl_288_a_verifier_in_a_busy_loop_is_killed_and_replaced(host: EnvironmentHost, bundles: Bundles) -> None:
+async def test_verl_288_a_verifier_in_a_busy_loop_is_killed_and_replaced(
+    host: EnvironmentHost, bundles: Bundles
+) -> None:
     hasty = MANIFEST.replace("verify_s = 60.0", "verify_s = 0.2")
     ref = bundles.add(scoring("\n        while answer == 'hang': pass\n        return 1.0"), hasty)
     await (await host.open(ref)).tasks("train", [1], [])

@@ -46,7 +46,9 @@ def test_every_name_comes_back_from_every_layout_with_the_same_numbers(family, t
 
 def test_each_part_of_the_fused_attention_holds_whole_groups():
     cfg, named = policy("qwen3", tied=True)  # 4 heads of 8 in 2 groups
-    slot = next(s for s in slots(cfg, range(1), start=0, first=True, last=False, copied=False) if s.kind == "qkv")
+    slot = next(
+        s for s in slots(cfg, range(1), start=0, first=True, last=False, copied=False) if s.kind == "qkv"
+    )
     second = part(slot, named.__getitem__, cfg, 1, 2)
     query, key, value = (named[name] for name in slot.sources)
     assert torch.equal(second, torch.cat([query[16:], key[8:], value[8:]]))
