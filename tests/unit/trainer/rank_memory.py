@@ -4,12 +4,14 @@ Ranks are forks of this process, one after another layout. Kept are weights, gra
 everything that autograd saves for the backward pass of one full row.
 """
 
+import importlib
 import json
 import os
 import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -68,7 +70,7 @@ def kept(config, layout, rank, ranks, folder, tokens):
     state = trainee._moments._torch.state
     moments = sum(v.nbytes for s in state.values() for v in s.values() if torch.is_tensor(v) and v.dim())
     masters = sum(p.nbytes for p in state if not any(p is q for q in params))
-    weights, gradients = sum(p.nbytes for p in params), sum(p.main_grad.nbytes for p in params)
+    weights, gradients = sum(p.nbytes for p in params), sum(cast(Any, p).main_grad.nbytes for p in params)
     return {
         "weights": weights,
         "gradients": gradients,
@@ -81,7 +83,7 @@ def main():
     config, layouts, tokens = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
     warnings.filterwarnings("ignore")
     with adapter.on_cpu():
-        import temper.trainer.engine.megatron.rank.worker  # noqa: F401 - before the forks
+        importlib.import_module("temper.trainer.engine.megatron.rank.worker")  # before the forks
     found = []
     for layout in layouts:
         ranks = int(np.prod([v for n, v in layout.items() if n.endswith("parallel") and v is not True]))

@@ -1,6 +1,7 @@
 """Numbers that are not numbers, groups that say nothing, policies that do not fit: through the whole trainer."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,6 @@ def test_numbers_that_are_not_finite_never_reach_the_weights(name, value):
     assert weights(made) == before
 
 
-def _must(name):
+def _must(name) -> dict[str, Any]:
     found = {"allow_unclipped": 1.0, "second_moment": 0.04}
     return {key: value for key, value in found.items() if key in registry()[name].params}

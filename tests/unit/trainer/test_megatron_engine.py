@@ -333,6 +333,7 @@ def test_ranks_that_cannot_start_are_an_error_in_the_end(monkeypatch):
 def test_a_closed_engine_leaves_no_process_and_says_so():
     made = cast(MegatronEngine, make_engine("megatron", megatron=TWO))
     made.build(config(), seed=0)
+    assert made._nursery is not None
     pids = [*made.pids, made._nursery._process.pid]
     made.close()
     eventually_gone(pids)

@@ -199,9 +199,11 @@ def ranks_keep():
 def test_memory_of_megatron_ranks_is_within_a_tenth_of_what_is_measured(ranks_keep, name):
     options = MEGATRON[name]
     work = Work(512, 1, half="precision" in options, fused=False)
-    sizes = (options.get(f"{each}_parallel", 1) for each in ("data", "tensor", "pipeline", "context"))
-    sequence = options.get("sequence_parallel", False)
-    layout = Layout(*sizes, 1, recompute=False, sharded=False, sequence=sequence)
+    data, tensor, pipeline, context = (
+        int(options.get(f"{each}_parallel", 1)) for each in ("data", "tensor", "pipeline", "context")
+    )
+    sequence = bool(options.get("sequence_parallel", False))
+    layout = Layout(data, tensor, pipeline, context, 1, recompute=False, sharded=False, sequence=sequence)
     found = needed(read(SMALL), work, layout)
     fullest = max(ranks_keep[name], key=lambda rank: sum(rank.values()))
     assert found.weights == pytest.approx(fullest["weights"], rel=0.01)

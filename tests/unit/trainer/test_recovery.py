@@ -57,6 +57,18 @@ def near(world, tmp_path):
     return world
 
 
+class Counting(FakeEngine):
+    """Counts the steps that it makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def step(self, batch, algorithm, settings, optimizer):
+        self.steps += 1
+        return super().step(batch, algorithm, settings, optimizer)
+
+
 async def test_a_snapshot_in_memory_saves_the_steps_since_the_one_in_the_store(near, tmp_path):
     job_spec = spec(phase(steps=6, snapshot=100))
     await give(near, GROUPS[:8])
@@ -65,17 +77,10 @@ async def test_a_snapshot_in_memory_saves_the_steps_since_the_one_in_the_store(n
     await eventually(kept.steps)
     await kill(task)
     at = (await kept.steps())[0]
-    counted, steps = FakeEngine(), []
-    step = counted.step
-
-    def counting(*given):
-        steps.append(given)
-        return step(*given)
-
-    counted.step = counting
+    counted = Counting()
     await give(near, GROUPS[8:])
     assert await finish(near.session(job_spec, engine=counted, instance="t2"))
-    assert len(steps) == 6 - at
+    assert counted.steps == 6 - at
     assert (await near.record()).consumed_groups == 12
 
 
