@@ -30,7 +30,7 @@ from pathlib import Path
 import structlog
 
 from bench.result import report
-from bench.simulation.pace import Loop, Pace
+from bench.simulation.pace import Loop
 from bench.simulation.platform import Simulation
 from bench.simulation.workload import Outcome, Workload
 
@@ -46,14 +46,10 @@ def simulate(work: Workload) -> Outcome:
         tempfile.TemporaryDirectory(prefix="temper-bench-") as name,
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
-        outcome = runner.run(_simulate(loop, Path(name), work))
+        outcome = runner.run(Simulation(loop.pace, Path(name), work).run())
     facts = outcome.shares()
     print(f"staleness {work.max_staleness}, tail {work.sigma:g}: {facts}", file=sys.stderr)
     return outcome
-
-
-async def _simulate(loop: Loop, directory: Path, work: Workload) -> Outcome:
-    return await Simulation(Pace(loop), directory, work).run()
 
 
 def tailed(work: Workload, suffix: str) -> None:

@@ -1,7 +1,8 @@
-"""Simulated time for code that also uses threads: the clock moves only when nobody can do anything at this instant.
+"""Simulated time: the clock moves only when nobody can do anything at this instant, and what is simulated sleeps on it.
 
-Real work (hashing, files) happens on threads and takes no simulated time. What is simulated sleeps on the clock. So a run
-has one history and one duration, however slow or busy the machine is.
+Real work (hashing, files) takes no simulated time. What a program gives to threads is done at once on the loop instead: threads end
+in an order that the machine chooses, and with it groups would be taken in another order. So a run has one history and one
+duration, however slow or busy the machine is.
 """
 
 from __future__ import annotations
@@ -9,30 +10,43 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import Context
 from typing import Any
 
 from temper.runtime.clock import FakeClock
 
-_LOOK_S = 0.0002  # real seconds between two looks at threads that are busy
-
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop that counts what its threads have begun and are still at."""
+    """An event loop without threads, on a clock of its own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.busy = 0
-        self.begun = 0
+        self.scheduled = 0
+        self.pace = Pace(self)
+        self._turns: dict[Executor, asyncio.Lock] = {}
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        future = super().run_in_executor(executor, func, *args)
-        self.busy += 1
-        self.begun += 1
-        future.add_done_callback(self._one_less)
-        return future
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        self.scheduled += 1
+        return super().call_soon(callback, *args, context=context)
 
-    def _one_less(self, _: object) -> None:
-        self.busy -= 1
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        return self.create_task(self._at_once(executor, func, args))
+
+    async def _at_once(
+        self, executor: Executor | None, func: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """On an executor one call after the other, as on the one thread of a device: a result is there when its time is over."""
+        if executor is None:
+            return func(*args)
+        async with self._turns.setdefault(executor, asyncio.Lock()):
+            result = func(*args)
+            await self.pace.sleep(self.pace.bill())
+            return result
 
 
 class Pace(FakeClock):
@@ -41,34 +55,30 @@ class Pace(FakeClock):
     def __init__(self, loop: Loop) -> None:
         super().__init__()
         self._loop = loop
+        self._charged = 0.0
 
     async def run_until(self, reached: Callable[[], bool]) -> None:
         """Let time pass until `reached`."""
         while not reached():
             await self._quiet()
             due, _, alarm = heapq.heappop(self._sleepers)
-            self._elapsed = max(self._elapsed, due)
             if not alarm.done():
+                self._elapsed = max(self._elapsed, due)
                 alarm.set_result(None)
 
-    def sleep_on_thread(self, seconds: float) -> None:
-        """For a worker thread of the loop: return after `seconds` of this clock."""
-        asyncio.run_coroutine_threadsafe(self._nap(seconds), self._loop).result()
+    def charge(self, seconds: float) -> None:
+        """For a call on an executor: it takes `seconds` of this clock."""
+        self._charged += seconds
 
-    async def _nap(self, seconds: float) -> None:
-        self._loop.busy -= 1  # its thread waits for us, not we for it
-        try:
-            await self.sleep(seconds)
-        finally:
-            self._loop.busy += 1
-            self._loop.begun += 1
+    def bill(self) -> float:
+        """What was charged since the last bill."""
+        charged, self._charged = self._charged, 0.0
+        return charged
 
     async def _quiet(self) -> None:
-        """Wait until every task waits for something and no thread works."""
-        while True:
-            begun, busy = self._loop.begun, self._loop.busy
-            await self.settle()
-            if not busy and begun == self._loop.begun:  # no thread had anything to say all the while
-                return
-            if busy:
-                await asyncio.sleep(_LOOK_S)
+        """Wait until every task waits for something: a turn of the loop in which only we come again."""
+        turn = 1
+        while turn:
+            before = self._loop.scheduled
+            await asyncio.sleep(0)
+            turn = self._loop.scheduled - before - 1

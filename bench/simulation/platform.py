@@ -70,7 +70,7 @@ class SlowEngine(FakeEngine):
     def step(
         self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
     ) -> StepOutcome:
-        self._clock.sleep_on_thread(self._seconds)
+        self._clock.charge(self._seconds)
         return super().step(batch, algorithm, settings, optimizer)
 
 
@@ -93,6 +93,7 @@ class Simulation:
         self._bus, self._log = MemoryBus(clock, name="bench"), MemoryLog(clock)
         self._blobs = BlobStore(directory.as_uri())
         self._samplers: list[Sampler] = []
+        self._played = new_registry()
 
     async def run(self) -> Outcome:
         """The job from its creation to its end."""
@@ -159,7 +160,7 @@ class Simulation:
         bus, worker = self._bus.client("rollout-1"), Worker(slots=config.worker.groups, policies=1)
         policies = Policies(bus, self._blobs, clock, worker, self._sampler, "rollout-1")
         sandboxes = Sandboxes(bus, clock, call_timeout_s=60, lease_s=60, host_wait_s=60)
-        metrics = RolloutMetrics(new_registry())
+        metrics = RolloutMetrics(self._played)
         permits = Permits(
             config.worker.episodes, lambda: [engine.stats() for engine in policies.engines().values()]
         )
@@ -200,6 +201,7 @@ class Simulation:
         for where in ("any", HOST):
             subject = topology.rpc("sandbox", where, "Materialize")
             await self._bus.serve(subject, sandbox.MaterializeRequest, _materialize)
+            await self._bus.serve(topology.rpc("sandbox", where, "Step"), sandbox.StepRequest, _step)
             await self._bus.serve(topology.rpc("sandbox", where, "Finish"), sandbox.FinishRequest, _finish)
         await self._bus.serve(topology.rpc("qa", "ResolveEnvironments"), ResolveEnvironmentsRequest, _resolve)
 
@@ -207,6 +209,9 @@ class Simulation:
     async def _sum_up(self, job: job_pb2.Job) -> Outcome:
         if job.state != SUCCEEDED:
             raise RuntimeError(f"the simulated job did not succeed: {job.reason}")
+        if lost := self._count("temper_rollout_samples_total", sample_class="infra_failed"):
+            # They are waited for and played again: the job gets to its end, and its time says nothing about schedules.
+            raise RuntimeError(f"the simulated platform lost {lost} samples: something outside is not served")
         work = self._work
         found = await self._log.read("steps", key=job.id, max_records=work.steps + 1, timeout_s=0)
         steps = [each.message(StepRecord) for each in found]
@@ -223,7 +228,11 @@ class Simulation:
             rollout_idle=1 - work_s / wall,
             dropped=sum(job.progress.groups_dropped.values()),
             staleness=sum(age * count for age, count in ages) / sum(count for _, count in ages),
+            calls=self._count("temper_rollout_tool_calls_total", outcome="unknown_tool"),
         )
+
+    def _count(self, series: str, **labels: str) -> int:
+        return int(self._played.get_sample_value(series, labels) or 0)
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
@@ -242,6 +251,12 @@ async def _resolve(request: ResolveEnvironmentsRequest, _: object) -> ResolveEnv
 async def _materialize(request: sandbox.MaterializeRequest, _: object) -> sandbox.MaterializeResponse:
     tasks = [sandbox.TaskView(task_index=index, prompt=f"{index}+1=") for index in request.task_indices]
     return sandbox.MaterializeResponse(tasks=tasks, reward_min=0, reward_max=1, host=HOST)
+
+
+async def _step(request: sandbox.StepRequest, _: object) -> sandbox.StepResponse:
+    """A made-up output may begin like a call; the environment has no tools, and its gateway says so."""
+    said = f"error: no tool {request.call.name[:64]!r}; there are no tools here"
+    return sandbox.StepResponse(observation=said, is_error=True, refused="unknown_tool", host=HOST)
 
 
 async def _finish(request: sandbox.FinishRequest, _: object) -> sandbox.FinishResponse:

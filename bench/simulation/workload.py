@@ -101,6 +101,8 @@ class Outcome:
     """Groups that were not trained on."""
     staleness: float
     """Mean age of trained samples, in versions."""
+    calls: int
+    """Outputs that were calls of a tool; there are none, so such a sample earns the least."""
 
     @property
     def ideal_s(self) -> float:
@@ -116,4 +118,5 @@ class Outcome:
             "rollout_idle": round(self.rollout_idle, 3),
             "dropped": self.dropped,
             "staleness": round(self.staleness, 2),
+            "calls": self.calls,
         }

@@ -90,7 +90,7 @@ def test_a_reward_model_must_be_trained_before_it_is_asked():
 
 
 def test_a_refresh_without_a_say_is_refused():
-    with pytest.raises(Rejected, match="rm_weight is 0"):
+    with pytest.raises(Rejected, match="needs rm_weight above 0"):
         plan(spec(phase(algorithm_params={"rm_refresh": 2})))
 
 
