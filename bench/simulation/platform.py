@@ -2,7 +2,7 @@
 
 Everything that decides is the real thing: the API that admits the job, the job actor with its credits, the rollout actor with
 groups, episodes and hot swaps, the trainer with its ledger, staleness filter and publications. Simulated are the two devices (their
-twins sleep on the clock) and what lies outside: qa says yes, the sandbox scores in no time.
+twins sleep on the clock) and what lies outside: qa says yes, the sandbox has no tools and scores in no time.
 """
 
 from __future__ import annotations
