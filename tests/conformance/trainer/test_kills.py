@@ -68,7 +68,7 @@ class Platform:
         """Feed so many steps in all, and return at a random instant of one of the new ones, however slow the machine is."""
         begun, wanted = time.monotonic(), chance.randint(1, STEPS - 1)
         await self.feed(steps)
-        await self.until(lambda r: r.step >= done + wanted)
+        await self.until(lambda r: r.step >= min(done + wanted, steps))
         await asyncio.sleep(chance.uniform(0, 2 * (time.monotonic() - begun) / wanted))
 
     async def until(self, condition):
@@ -96,6 +96,9 @@ async def train(root, kills):
                 if life % 4 == 0:  # while it starts and restores
                     await asyncio.sleep(chance.uniform(0, 1.5 * start_s))
                 else:  # among steps, snapshots and publications
+                    await at.feed(
+                        life * STEPS
+                    )  # one that has made every step says who it is with the next one
                     record = await at.until(lambda r, before=before: r.trainer != before)
                     before, start_s = record.trainer, time.monotonic() - begun
                     await at.some_steps(life * STEPS, record.step, chance)
