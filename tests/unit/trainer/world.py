@@ -147,8 +147,11 @@ class World:
                 await asyncio.sleep(0.005)
 
     async def steps(self):
-        records = await self.log.read("steps", key=JOB, timeout_s=0.01, max_records=1000)
-        return [record.message(StepRecord) for record in records]
+        end, found = await self.log.end("steps", JOB), []
+        while end is not None and (not found or found[-1].token != end):
+            after = found[-1].token if found else None
+            found += await self.log.read("steps", key=JOB, after=after, timeout_s=5.0, max_records=1000)
+        return [record.message(StepRecord) for record in found]
 
     async def weights(self, record):
         """The published bytes of a version."""
