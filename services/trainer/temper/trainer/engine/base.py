@@ -68,6 +68,13 @@ class StepOutcome:
     """Empty, or the reason why the weights were left alone."""
 
 
+WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+REFERENCE, HEAD = "reference.safetensors", "head.safetensors"
+"""Files of an ``EngineState``; an engine leaves out what it does not have."""
+JUDGE = "judge."
+"""Prefix of those of the reward model."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineState:
     """Everything needed to redo the next step bit for bit: safetensors files by name, and small facts as JSON values."""

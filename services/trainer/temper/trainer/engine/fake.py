@@ -18,13 +18,19 @@ from numpy.typing import NDArray
 
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms.base import Algorithm, Settings
-from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
+from temper.trainer.engine.base import (
+    WEIGHTS,
+    EngineState,
+    NamedTensor,
+    OptimizerSettings,
+    PhaseStart,
+    StepOutcome,
+)
 from temper.trainer.samples import Batch, Sample
 from temper.trainer.weights import safetensors
 
 SIZE = 8  # numbers in the fake policy
 NAME = "model.embed_tokens.weight"
-WEIGHTS = "weights.safetensors"
 
 
 class FakeEngine:

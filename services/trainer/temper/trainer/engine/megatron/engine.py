@@ -19,7 +19,6 @@ from torch import Tensor
 from temper.runtime.errors import Rejected
 from temper.runtime.telemetry import get_logger
 from temper.trainer.algorithms.base import Algorithm, Settings
-from temper.trainer.algorithms.targets import NOTHING_MORE
 from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
 from temper.trainer.engine.megatron.group import Group, RankLost
 from temper.trainer.engine.megatron.held import Held
@@ -133,13 +132,7 @@ class MegatronEngine:
 
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """See ``Engine``."""
-        out = [np.zeros(sample.ids.size, dtype=np.float32) for sample in samples]
-        acting = [i for i, sample in enumerate(samples) if sample.actions]
-        chosen = [samples[i] for i in acting]
-        found = self._persist(lambda held: held.policy.gather(chosen, NOTHING_MORE))
-        for i, log_pi in zip(acting, found.log_pi, strict=True):
-            out[i][samples[i].mask] = log_pi
-        return out
+        return self._persist(lambda held: held.policy.logprobs(samples))
 
     def judged(self, samples: Sequence[Sample]) -> tuple[NDArray[np.float32], int]:
         """See ``Engine``."""

@@ -10,20 +10,22 @@ from numpy.typing import NDArray
 
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms.base import Algorithm, Settings
-from temper.trainer.algorithms.targets import Needs
-from temper.trainer.engine.base import EngineState, OptimizerSettings, PhaseStart, StepOutcome
+from temper.trainer.engine.base import (
+    JUDGE,
+    WEIGHTS,
+    EngineState,
+    OptimizerSettings,
+    PhaseStart,
+    StepOutcome,
+)
 from temper.trainer.engine.megatron.group import Group
 from temper.trainer.engine.megatron.layout import MegatronOptions
-from temper.trainer.engine.megatron.trainee import WEIGHTS, RemoteTrainee
+from temper.trainer.engine.megatron.trainee import RemoteTrainee
 from temper.trainer.engine.megatron.wire import Frame
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.mixture import Balance
 from temper.trainer.engine.torch.model import parse_config
 from temper.trainer.samples import Batch, Sample
-
-JUDGE = "judge."
-"""Prefix of the reward model's files in a snapshot."""
-SCORES = Needs(scores=True)
 
 
 class Held:
@@ -112,9 +114,4 @@ class Held:
 
     def judged(self, samples: Sequence[Sample]) -> tuple[NDArray[np.float32], int]:
         """See ``Engine``."""
-        out = np.full(len(samples), np.nan, dtype=np.float32)
-        acting = [i for i, sample in enumerate(samples) if sample.actions]
-        found = self.judge.gather([samples[i] for i in acting], SCORES)
-        if found.scores is not None:
-            out[acting] = found.scores
-        return out, self.judge_version
+        return self.judge.scores(samples), self.judge_version

@@ -18,7 +18,7 @@ from torch import Tensor
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms.base import Totals
 from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
-from temper.trainer.engine.base import OptimizerSettings
+from temper.trainer.engine.base import HEAD, OPTIMIZER, REFERENCE, WEIGHTS, OptimizerSettings
 from temper.trainer.engine.megatron.group import Group
 from temper.trainer.engine.megatron.layout import MegatronOptions
 from temper.trainer.engine.megatron.names import layer_bytes, order
@@ -32,8 +32,6 @@ from temper.trainer.engine.torch.sums import Sums
 from temper.trainer.engine.torch.updates import Update
 from temper.trainer.samples import Batch, Sample
 
-WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
-REFERENCE, HEAD = "reference.safetensors", "head.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 PIECE = 64 << 20
 """Bytes of weights that are asked for at once; at least one layer."""

@@ -10,8 +10,18 @@ from torch import Tensor
 
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms.base import Algorithm, Settings
-from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
-from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
+from temper.trainer.engine.base import (
+    HEAD,
+    JUDGE,
+    OPTIMIZER,
+    REFERENCE,
+    WEIGHTS,
+    EngineState,
+    NamedTensor,
+    OptimizerSettings,
+    PhaseStart,
+    StepOutcome,
+)
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.mixture import Balance
 from temper.trainer.engine.torch.model import Decoder, parse_config
@@ -20,11 +30,6 @@ from temper.trainer.engine.torch.trainee import Trainee
 from temper.trainer.samples import Batch, Sample
 
 DEFAULT_MICRO_BATCH = 2048  # tokens: more only costs memory at the sizes a CPU trains
-WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
-REFERENCE, HEAD = "reference.safetensors", "head.safetensors"
-JUDGE = "judge."
-"""Prefix of the reward model's files in a snapshot."""
-SCORES = Needs(scores=True)
 
 
 class TorchEngine:
@@ -184,21 +189,11 @@ class TorchEngine:
 
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """See ``Engine``."""
-        out = [np.zeros(sample.ids.size, dtype=np.float32) for sample in samples]
-        acting = [i for i, sample in enumerate(samples) if sample.actions]
-        found = self.policy.gather([samples[i] for i in acting], NOTHING_MORE)
-        for i, logp in zip(acting, found.log_pi, strict=True):
-            out[i][samples[i].mask] = logp
-        return out
+        return self.policy.logprobs(samples)
 
     def judged(self, samples: Sequence[Sample]) -> tuple[NDArray[np.float32], int]:
         """See ``Engine``."""
-        out = np.full(len(samples), np.nan, dtype=np.float32)
-        acting = [i for i, sample in enumerate(samples) if sample.actions]
-        found = self.judge.gather([samples[i] for i in acting], SCORES)
-        if found.scores is not None:
-            out[acting] = found.scores
-        return out, self._judge_version
+        return self.judge.scores(samples), self._judge_version
 
     # ------------------------------------------------------------- step
 

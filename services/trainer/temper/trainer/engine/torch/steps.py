@@ -30,6 +30,8 @@ from temper.trainer.engine.torch.updates import (
 )
 from temper.trainer.samples import Batch, Sample
 
+_SCORES = Needs(scores=True)
+
 
 class Stepping(ABC):
     """One model that is being trained. ``beta`` and the reference are set by whoever begins a phase."""
@@ -54,6 +56,24 @@ class Stepping(ABC):
     @abstractmethod
     def update(self, update: Update, totals: Totals, optimizer: OptimizerSettings, sums: Sums) -> None:
         """Forward, backward and one optimizer step over all micro-batches of an update."""
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """log π of each token of each sample, 0 where nobody acted; as `Engine.logprobs`."""
+        out = [np.zeros(sample.ids.size, dtype=np.float32) for sample in samples]
+        acting = _acting(samples)
+        found = self.gather([samples[i] for i in acting], NOTHING_MORE)
+        for i, log_pi in zip(acting, found.log_pi, strict=True):
+            out[i][samples[i].mask] = log_pi
+        return out
+
+    def scores(self, samples: Sequence[Sample]) -> NDArray[np.float32]:
+        """What a reward model says of each sample, NaN where nobody acted [samples]."""
+        out = np.full(len(samples), np.nan, dtype=np.float32)
+        acting = _acting(samples)
+        found = self.gather([samples[i] for i in acting], _SCORES)
+        if found.scores is not None:
+            out[acting] = found.scores
+        return out
 
     def step(
         self, batch: Batch, algorithm: Algorithm, settings: Settings, optimizer: OptimizerSettings
@@ -114,3 +134,7 @@ class Stepping(ABC):
             old=dict(zip(chosen, old, strict=True)) if old is not None else {},
             reference=by_sample(chosen, self.reference_logprobs(samples)),
         )
+
+
+def _acting(samples: Sequence[Sample]) -> list[int]:
+    return [i for i, sample in enumerate(samples) if sample.actions]

@@ -10,7 +10,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from temper.runtime.errors import Rejected
-from temper.trainer.engine.base import NamedTensor
+from temper.trainer.engine.base import HEAD, NamedTensor
 from temper.trainer.engine.torch.model import Decoder
 
 HEAD_PREFIX = "value_head."
@@ -82,11 +82,11 @@ def assign(model: nn.Module, files: Sequence[bytes], *, tied: bool) -> None:
 
 def assign_head(model: Decoder, data: bytes) -> None:
     """Give a model the scalar head of a snapshot. Raises Rejected when it does not fit."""
-    given = decode(data, what="head.safetensors")
+    given = decode(data, what=HEAD)
     model.grow_head(bias=f"{HEAD_PREFIX}bias" in given)
     wanted = head_weights(model)
     if given.keys() != wanted.keys() or any(given[n].shape != p.shape for n, p in wanted.items()):
-        raise Rejected("the snapshot's scalar head does not fit the policy", field="head.safetensors")
+        raise Rejected("the snapshot's scalar head does not fit the policy", field=HEAD)
     with torch.no_grad():
         for name, param in wanted.items():
             param.copy_(given[name])
