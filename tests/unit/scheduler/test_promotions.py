@@ -121,11 +121,20 @@ async def test_a_name_that_stands_for_nothing_is_not_found(desk):
         await desk.promotions.demote("nobody", "")
 
 
-async def test_a_history_is_bounded_and_its_newest_entries_stay(desk):
-    for _ in range(MOST + 4):
-        await desk.promote()
-    known = await desk.promote()
+async def test_a_history_is_bounded_its_newest_entries_stay_and_where_it_begins_is_no_way_back(desk):
+    """The entry that the oldest one led back to has gone; the version that it returned to is still what it stands for."""
+    await desk.promote(version=2)
+    await desk.promote(version=4, force=True)
+    await desk.promotions.demote("tutor", "to version 2")
+    known = await desk.promote(version=5, force=True)
+    while known.history[0].reason != "to version 2":
+        await desk.promote(version=4, force=True)
+        known = await desk.promotions.demote("tutor", "to version 5")
     assert len(known.history) == MOST
+    assert not known.history[0].HasField("returns_to")
+    assert (known.history[-1].version, known.history[-1].returns_to) == (5, 1)
+    first = await desk.promotions.demote("tutor", "")
+    assert first.history[-1].version == 2
 
 
 def test_names_are_no_jobs():

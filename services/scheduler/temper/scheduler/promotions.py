@@ -171,23 +171,29 @@ def manifest_of(job: Job, record: PolicyRecord, version: int, verdict: GateVerdi
 
 def before(known: PromotedPolicy) -> int:
     """Position of the promotion before the current one; going back again goes further back. Conflict if there is none."""
-    place = len(known.history) - 1
-    while place >= 0 and known.history[place].HasField("returns_to"):
-        place = known.history[place].returns_to
+    place = _meant(known, len(known.history) - 1)
     if place < 1:
         raise Conflict(f"nothing was promoted as {known.name!r} before", field="name")
-    earlier = place - 1
-    while known.history[earlier].HasField("returns_to"):
-        earlier = known.history[earlier].returns_to
-    return earlier
+    return _meant(known, place - 1)
+
+
+def _meant(known: PromotedPolicy, place: int) -> int:
+    """Position of the promotion that an entry stands for: its own, or the one that it returned to."""
+    while place >= 0 and known.history[place].HasField("returns_to"):
+        place = known.history[place].returns_to
+    return place
 
 
 def _bounded(known: PromotedPolicy) -> None:
-    """Let go of the oldest entries; positions that point to them do not survive."""
+    """Let go of the oldest entries.
+
+    The oldest that stays is where the history begins: it returns to nothing, and what returned to one before it returns to it.
+    """
     surplus = len(known.history) - MOST
     if surplus <= 0:
         return
     del known.history[:surplus]
+    known.history[0].ClearField("returns_to")
     for entry in known.history:
         if entry.HasField("returns_to"):
             entry.returns_to = max(0, entry.returns_to - surplus)
