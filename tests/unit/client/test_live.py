@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 
@@ -12,7 +13,7 @@ from temper.client.live.summary import summarize
 from temper.client.live.view import JobView
 from temper.client.live.words import dropped, duration, sparkline
 from temper.client.sdk import convert
-from temper.client.sdk.types import Notice, Update
+from temper.client.sdk.types import GateVerdict, Notice, Update
 
 
 def shown(renderable) -> str:
@@ -42,6 +43,27 @@ def test_a_view_follows_the_job(view):
 def test_a_repeated_evaluation_replaces_the_older_one(view):
     view.apply(Update("9", convert.evaluation(evaluation("after", "calc", 0.95))))
     assert [each.pass_at_1 for each in view.job.evals if each.point == "after"] == [0.95]
+
+
+def test_a_verdict_that_did_not_pass_is_noticed_once_however_often_it_is_told(view):
+    failed = GateVerdict("step-2", 2, 2, "fail", action="hold", message="calc fell")
+    view.apply(Update("8", GateVerdict("before", 0, 0, "pass")))
+    for cursor in ("9", "10"):
+        view.apply(Update(cursor, failed))
+    assert [each.point for each in view.job.gates] == ["before", "step-2"]
+    assert [each.message for each in view.notices] == ["gate step-2 fail, hold: calc fell"]
+
+
+def test_a_line_about_a_step_has_no_gap_where_nothing_was_diagnosed(view):
+    lines: list[str] = []
+    plain = PlainLines(view, lines.append)
+    for step, diagnostics in enumerate(({}, {"ess": 0.97, "masked_share": 0.03}), start=7):
+        progress = dataclasses.replace(view.progress, step=step, wall_s=100.0 * step, diagnostics=diagnostics)
+        view.apply(Update(str(step), progress))
+        plain.apply(Update(str(step), progress))
+    bare, told = lines
+    assert "  " not in bare.partition("] ")[2]
+    assert "ess 97%, masked 3% eta" in told
 
 
 def test_phases_fill_one_after_another():

@@ -53,13 +53,14 @@ class PlainLines:
 
 def _step_line(progress: Progress) -> str:
     rewards = " ".join(f"{name}={value:.2f}" for name, value in sorted(progress.domain_reward.items()))
+    health = diagnosed(progress.diagnostics)
     return (
         f"step {progress.step}/{progress.total_steps} v{progress.version} reward {rewards or '-'}"
         f" staleness {progress.staleness:.2f} {progress.tokens_per_s:,.0f} tokens/s"
         f" sandboxes {progress.sandboxes_in_use}"
         f" idle trainer {percent(progress.trainer_idle)} rollout {percent(progress.rollout_idle)}"
         f" groups {progress.groups_in_flight} in flight, {dropped(progress.groups_dropped)}"
-        f" {diagnosed(progress.diagnostics)} eta {duration(progress.eta_s)}"
+        f"{f' {health}' if health else ''} eta {duration(progress.eta_s)}"
     )
 
 

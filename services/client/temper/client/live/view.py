@@ -84,11 +84,17 @@ class JobView:
             case Evaluation() as result:
                 self.job = dataclasses.replace(self.job, evals=_with(self.job.evals, result))
             case GateVerdict() as verdict:
-                self.job = dataclasses.replace(self.job, gates=(*self.job.gates, verdict))
-                if verdict.verdict != "pass":
-                    self.notices.append(Notice("warning", "gate", f"gate {verdict_line(verdict)}"))
+                self._judged(verdict)
             case Notice() as notice:
                 self.notices.append(notice)
+
+    def _judged(self, verdict: GateVerdict) -> None:
+        """A scheduler that takes a job over may tell of a verdict once more."""
+        others = tuple(each for each in self.job.gates if each.point != verdict.point)
+        new = len(others) == len(self.job.gates)
+        self.job = dataclasses.replace(self.job, gates=(*others, verdict))
+        if new and verdict.verdict != "pass":
+            self.notices.append(Notice("warning", "gate", f"gate {verdict_line(verdict)}"))
 
     def say(self, message: str, level: str = "info") -> None:
         """A line of our own among the notices."""

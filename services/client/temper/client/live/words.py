@@ -62,7 +62,7 @@ def verdict_line(verdict: GateVerdict) -> str:
 
 
 def diagnosed(diagnostics: Mapping[str, float]) -> str:
-    """How well sampler and trainer agree and what a step was made of: `mismatch k3 0.0012, ess 97 %, masked 3 %, flat 40 %`."""
+    """How well sampler and trainer agree and what a step was made of: `mismatch k3 0.0012, ess 97%, masked 3%, flat 40%`."""
     said = [f"mismatch k3 {diagnostics['mismatch_k3']:.2g}"] if "mismatch_k3" in diagnostics else []
     for name, word in (("ess", "ess"), ("masked_share", "masked"), ("flat_share", "flat")):
         if name in diagnostics:
