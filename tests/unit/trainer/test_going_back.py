@@ -10,6 +10,7 @@ from temper.api.job.v1.job_pb2 import GateRecord
 from temper.runtime.testing import eventually
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.milestones import ACCEPTED, UNJUDGED, superfluous
+from temper.trainer.snapshot import Snapshots
 from temper.trainer.state import Arrival, Drop, Ledger, Phase
 
 
@@ -105,6 +106,22 @@ async def test_without_a_milestone_the_initial_policy_comes_back(world):
     record = await world.until(lambda r: r.rollbacks == 1)
     assert record.restored_step == 0
     assert await world.weights(record) == seen[0]
+    await kill(task)
+
+
+async def test_the_initial_policy_comes_back_without_the_reward_scale_of_the_rejected_line(world):
+    choices = {"advantage": "rloo", "reward_scale": "running_std"}
+    scaled = phase(steps=8, groups=1, snapshot=3, algorithm_choices=choices)
+    task, _ = await trained(world, world.session(gated(scaled, every=7)), 2)
+    await order(world, 1, 0)
+    await world.until(lambda r: r.rollbacks == 1)
+    snapshots = Snapshots(world.blobs, JOB)
+
+    async def kept():
+        return await snapshots.steps() == [3]
+
+    await eventually(kept)
+    assert (await snapshots.load(3)).facts["reward_scale"] == {"mean": {}, "square": {}}
     await kill(task)
 
 

@@ -44,6 +44,8 @@ class StepFacts:
     outcome: StepOutcome
     phase: int
     """Phase that the step belongs to."""
+    restored: int | None = None
+    """A rollback in the place of a step: number of the step whose state it restored."""
 
 
 def timestamp(seconds: float) -> Timestamp:
@@ -97,6 +99,8 @@ def step_record(
         skipped=bool(outcome.skipped),
         skip_reason=outcome.skipped,
         trainer=trainer,
+        restored_step=facts.restored,
+        rollbacks=ledger.rollbacks,
     )
 
 

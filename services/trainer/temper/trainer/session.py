@@ -128,7 +128,7 @@ class Session:
         job = Job(self._job, [phase.ledger for phase in self._phases], self._origin.config, record)
         recovered = await recover(self._levels, self._take_up, around.log, job, patience)
         if not recovered.restored:
-            await self._in_thread(lambda: self._origin.fill(self._engine, spec.seed))
+            await self._begin_anew()
         self._ledger = recovered.ledger
         self._go_on(recovered)
         self._teller = Teller(around, self._command, self._book, self._ledger, self._origin, patience)
@@ -146,6 +146,11 @@ class Session:
         )
         await self._tell()
         return True
+
+    async def _begin_anew(self) -> None:
+        """Put the initial policy into the engine."""
+        seed = self._command.spec.seed
+        await self._in_thread(lambda: self._origin.fill(self._engine, seed))
 
     async def _take_up(self, snapshot: Snapshot) -> None:
         """Put a snapshot into the engine. Raises Rejected when it does not fit."""
@@ -239,11 +244,12 @@ class Session:
         await self._told()
         found = await self._patience(lambda: self._milestones.at(order.step), "the state to go back to")
         ledger, number = self._ledger, self._ledger.phase
-        old = Ledger.from_facts(ledger.phases, found.facts["ledger"]) if found else Ledger(ledger.phases)
+        old, self._scale = Ledger(ledger.phases), RewardScale()
         if found is None:
-            await self._in_thread(lambda: self._origin.fill(self._engine, self._command.spec.seed))
+            await self._begin_anew()
         else:
             await self._take_up(found)
+            old = Ledger.from_facts(ledger.phases, found.facts["ledger"])
             self._scale = RewardScale.from_facts(found.facts.get("reward_scale", {}))
         ledger.roll_back(order.rollbacks)
         if ledger.phase == number and (old.phase, old.phase_step > 0) != (number, True):
@@ -252,8 +258,8 @@ class Session:
         why = f"went back to the state of step {old.step} as version {ledger.version}"
         self._log.warning("trainer.rolled_back", step=ledger.step, version=ledger.version, to=old.step)
         outcome = StepOutcome({}, 0, 0, skipped=why)
-        facts = StepFacts([], [], [], outcome, number)
-        await self._book_step(facts, self._phases[number], begun, (0.0, 0.0, 0.0), restored=old.step)
+        facts = StepFacts([], [], [], outcome, number, restored=old.step)
+        await self._book_step(facts, self._phases[number], begun, (0.0, 0.0, 0.0))
 
     async def _wait(self) -> list[Arrival]:
         """The groups of the next step; none on a stop. Says what it waits for when nothing comes for long."""
@@ -317,10 +323,9 @@ class Session:
         spent: tuple[float, float, float],
         *,
         publishes: bool = True,
-        restored: int | None = None,
     ) -> None:
         """Copy what is told of a step that the ledger has booked."""
-        self._teller.count(facts, restored)
+        self._teller.count(facts)
         self._teller.needed = self._feed.orders.held_versions
         self._feed.forget_settled()
         judged = phase.leaves_judge(self._ledger.phase_step or phase.steps)
@@ -330,11 +335,9 @@ class Session:
             announced=self._teller.announced,
             weights=await self._copied(self._engine.export, wanted=publishes),
             judge=await self._copied(self._engine.export_judge, wanted=judged),
-            restored=restored,
         )
-        every = (
-            phase.snapshot_every if restored is None else 1
-        )  # what was restored must not be restored again
+        # at once after a rollback: what was restored must not be restored again
+        every = phase.snapshot_every if facts.restored is None else 1
         kept, marked = self._keeper.after_step(every), self._milestones.due(self._ledger.step)
         cut = await self._cut() if kept or marked else None
         timing = Timing(*spent, self._clock.monotonic() - begun)

@@ -38,8 +38,6 @@ class Told:
     """The new version; None when the step gives none."""
     judge: Sequence[NamedTensor] | None
     """The reward model, where the step leaves one."""
-    restored: int | None = None
-    """A rollback in the place of a step: number of the step whose state it restored."""
 
 
 class Teller:
@@ -71,9 +69,9 @@ class Teller:
         """Whether the ledger's step was announced before a crash."""
         return self._book.last is not None and self._book.last.step >= self._ledger.step
 
-    def count(self, facts: StepFacts, restored: int | None = None) -> None:
+    def count(self, facts: StepFacts) -> None:
         """Take note of a step that the ledger has committed, before it is told and before its snapshot."""
-        self.standing.restored, self.standing.diagnostics = restored, of_step(facts)
+        self.standing.restored, self.standing.diagnostics = facts.restored, of_step(facts)
         self.standing.trained_tokens += facts.outcome.tokens
         self.standing.group_ids = [group.group_id for group in facts.groups]
 
@@ -124,9 +122,6 @@ class Teller:
         record = step_record(
             self._job, told.facts, told.phase, self._ledger, timing, now=now, trainer=self._around.instance
         )
-        record.rollbacks = self._ledger.rollbacks
-        if told.restored is not None:
-            record.restored_step = told.restored
         record_id = f"{self._job}/step/{self._ledger.step}"
         token = await self._patience(
             lambda: log.append(STEPS, self._job, record, id=record_id), "step record"
