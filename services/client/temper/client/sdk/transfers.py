@@ -8,8 +8,9 @@ So a large copy obeys the sandbox's own limits, needs these programs there, and 
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 PIECE: Final = 512 << 10
 """Bytes of one message."""
 _LONGEST_S: Final = 24 * 3600.0
+_LAST_WORDS_S: Final = 30.0
+"""For a program that takes no more input to end by itself."""
 _WRITE: Final = (
     'mkdir -p -- "$(dirname -- "$2")" && head -c "$1" > "$2" && chmod "$3" -- "$2" '
     '&& [ "$(wc -c < "$2")" = "$1" ]'
@@ -71,24 +74,28 @@ async def _type_in(
     client: SandboxClient, place: Place, script: str, content: bytes, path: str, *more: str
 ) -> None:
     """Have a script read exactly this on its standard input; size and path are its arguments, never its text."""
-    argv: Sequence[str] = ("/bin/sh", "-c", script, "put", str(len(content)), path, *more)
-    program = f"put-{secrets.token_hex(8)}"
-    request = control_pb2.StartProgramRequest(
-        session_id=place.name, program_id=program, argv=argv, stdin=True, stream=True
-    )
-    await client.ask(place.host, request, control_pb2.StartProgramResponse)
+    argv = ("/bin/sh", "-c", script, "put", str(len(content)), path, *more)
+    program = await client.start(place, argv, terminal=False)
     said = bytearray()
     try:
-        for at in range(0, len(content), PIECE):
-            await client.type(place, program, content[at : at + PIECE])
-    except (Rejected, Unavailable):  # it has ended before it had read all: what it said tells why
-        pass
-    try:
-        async for chunk in client.output(place, program):
-            said += chunk.data
+        taken = await _took(client, place, program, content)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_S if taken else _LAST_WORDS_S):
+                async for chunk in client.output(place, program):
+                    said += chunk.data
     finally:
         result = await client.close(place, program)
     _require(path, result, bytes(said))
+
+
+async def _took(client: SandboxClient, place: Place, program: str, content: bytes) -> bool:
+    """Type all of it; False for a program that takes no more, most likely because it has ended: what it said tells why."""
+    try:
+        for at in range(0, len(content), PIECE):
+            await client.type(place, program, content[at : at + PIECE])
+    except (Rejected, Unavailable):
+        return False
+    return True
 
 
 def _require(path: str, result: sandbox_pb2.CommandResult, said: bytes) -> None:
