@@ -62,21 +62,21 @@ class JobMachine:
             return []
         self._take(signal, now)
         self._advance(now)
-        effects, self._effects = self._effects, []
-        return effects
+        return self._decided()
 
     def recover(self, now: float) -> list[Effect]:
         """What a new activation does first: publish again all that is owed. Ids make it harmless."""
         facts = self.facts
         if self.over:
             return []
-        effects: list[Effect] = []
         if facts.trainer_told and facts.policy is None:
-            effects.append(StartTrainer())
+            self._effects.append(StartTrainer())
         if owed := facts.owed(now):
-            effects.append(Issue(owed))
-        self._effects = effects
+            self._effects.append(Issue(owed))
         self._follow(following.again(facts), now)
+        return self._decided()
+
+    def _decided(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
