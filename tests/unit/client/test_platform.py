@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from temper.client.platform.child import Child
-from temper.client.platform.detached import down
+from temper.client.platform.detached import LOG, down, until_ready
 from temper.client.platform.keeper import Deaths, Intensity, Keeper
 from temper.client.platform.layout import DataDir
 from temper.client.platform.lock import DirectoryLock, holder
@@ -160,6 +160,21 @@ def test_a_data_directory_has_one_platform(tmp_path):
     second.acquire()
     second.release()
     assert holder(tmp_path / "lock") is None
+
+
+def test_a_platform_that_lost_the_directory_to_another_says_so(tmp_path):
+    layout = DataDir.at(tmp_path / "data")
+    layout.prepare()
+    layout.log_file(LOG).touch()
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    with pytest.raises(Unavailable, match="the platform did not start"):
+        until_ready(ended, layout, print)
+    other = DirectoryLock(layout.lock_file)
+    other.acquire()
+    with pytest.raises(Conflict, match=f"runs in .* already .process {os.getpid()}"):
+        until_ready(ended, layout, print)
+    other.release()
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):

@@ -79,10 +79,7 @@ def background(options: UpOptions, say: Say) -> Target:
     layout = options.layout
     layout.prepare()
     if (pid := holder(layout.lock_file)) is not None:
-        hint = f"temper down --data-dir {layout.root}; or another --data-dir"
-        raise Conflict(
-            f"a platform runs in {layout.root} already (process {pid})", field="data_dir", hint=hint
-        )
+        raise _taken(layout, pid)
     log = layout.log_file(LOG)
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command line
@@ -92,7 +89,7 @@ def background(options: UpOptions, say: Say) -> Target:
             stderr=output,
             start_new_session=True,
         )
-    _until_ready(process, layout, say)
+    until_ready(process, layout, say)
     return embedded(layout.root)
 
 
@@ -107,7 +104,19 @@ def _arguments(options: UpOptions) -> list[str]:
     return arguments
 
 
-def _until_ready(process: subprocess.Popen[bytes], layout: DataDir, say: Say) -> None:
+def _taken(layout: DataDir, pid: int) -> Conflict:
+    hint = f"temper down --data-dir {layout.root}; or another --data-dir"
+    return Conflict(f"a platform runs in {layout.root} already (process {pid})", field="data_dir", hint=hint)
+
+
+def _ended(layout: DataDir) -> Conflict | Unavailable:
+    """Why a background process that is gone never was a platform: another one was faster, or its logs say it."""
+    if (pid := holder(layout.lock_file)) is not None:
+        return _taken(layout, pid)
+    return Unavailable("the platform did not start", hint=f"its logs are in {layout.logs}")
+
+
+def until_ready(process: subprocess.Popen[bytes], layout: DataDir, say: Say) -> None:
     """Relay what the background process says until it is ready."""
     deadline = time.monotonic() + READY_S + 30.0  # its own limit comes first, with a better message
     shown = 0
@@ -118,7 +127,7 @@ def _until_ready(process: subprocess.Popen[bytes], layout: DataDir, say: Say) ->
             say(line)
         shown = len(lines)
         if ended:
-            raise Unavailable("the platform did not start", hint=f"its logs are in {layout.logs}")
+            raise _ended(layout)
         if layout.state_file.exists() and (read_platform_file(layout.root) or {}).get("pid") == process.pid:
             return
         time.sleep(_POLL_S)
