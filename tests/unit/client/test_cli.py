@@ -262,6 +262,15 @@ def test_a_name_stands_for_what_passed_and_goes_back(ask, world, tmp_path):
     assert ask("policy", "export", "tutor", str(target), "--promoted").code == 0
     assert (target / "model.safetensors").read_bytes() == b"weights"
     assert "known: tutor" in ask("policy", "export", "other", str(tmp_path / "no"), "--promoted").err
+    both = ask("policy", "export", "tutor", str(tmp_path / "no"), "--promoted", "--reward-model")
+    assert (both.code, (tmp_path / "no").exists()) == (2, False)
+    assert "leave --promoted out" in both.err
+
+
+@pytest.mark.parametrize("version", ["-1", "18446744073709551616", "x"])
+def test_a_version_that_is_none_is_refused(ask, world, version):
+    assert ask("policy", "promote", "tutor", "job-1", "--version", version).code == 2
+    assert not world.promoted
 
 
 def test_a_job_is_sent_back_with_a_reason(ask, world, job_file):
@@ -280,7 +289,8 @@ def test_exposure_names_policies_that_build_on_a_version_and_names_that_stand_fo
     (row,) = json.loads(ask("env", "exposure", "calc@1.0.0", "-o", "json").out)
     assert row["promoted_as"] == "new"
     assert dict(world.queries[-1].parameters) == {"env": "calc", "version": "1.0.0"}
-    assert ask("env", "exposure", "calc").code == 2
+    for name in ("calc", "calc@", "@1.0.0", "@"):
+        assert "does not name a version" in ask("env", "exposure", name).err
 
 
 def test_a_job_may_start_from_the_policy_of_another(ask, world, job_file):

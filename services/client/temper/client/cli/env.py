@@ -138,8 +138,9 @@ def exposure(
     from temper.runtime.errors import Rejected
 
     env, at, version = name.rpartition("@")
-    if not at:
-        raise Rejected(f"{name!r} names no version", field="name", hint=f"for example {name}@1.0.0")
+    if not at or not env or not version:
+        hint = f"for example {env or version or 'calc'}@1.0.0"
+        raise Rejected(f"{name!r} does not name a version", field="name", hint=hint)
     with where.client("scheduler", "telemetry") as client:
         table = client.query.saved("exposure", parameters={"env": env, "version": version}, fresh=True)
         names = {each.name: each.history[-1] for each in client.platform.promotions() if each.history}

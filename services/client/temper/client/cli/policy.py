@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from temper.client.cli.exits import say
 from temper.client.cli.options import HERE, OutputOption, Where
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PROMOTED = ("name", "job_id", "version", "verdict", "point", "forced", "reason", "promoted_at", "history")
 COLUMNS = ("job_id", "version", "step", "state", "published_at")
+_WHOLE = validators.Number(gte=0, lt=2**64)
 
 
 def register(app: App) -> None:
@@ -48,7 +49,9 @@ def promote(
     job_id: Annotated[str, Parameter(help="Job that published it.")],
     /,
     *,
-    version: Annotated[int | None, Parameter(help="Left out: the newest that passed its gates.")] = None,
+    version: Annotated[
+        int | None, Parameter(help="Left out: the newest that passed its gates.", validator=_WHOLE)
+    ] = None,
     force: Annotated[bool, Parameter(negative="", help="Without a passed verdict; recorded.")] = False,
     reason: Annotated[str, Parameter(help="For the record.")] = "",
     where: Where = HERE,
@@ -102,6 +105,14 @@ def export(
     from temper.client.cli.output import emit
     from temper.client.runs.export import export as download
     from temper.client.sdk import AsyncClient, Target
+    from temper.runtime.errors import Rejected
+
+    if promoted and reward_model:
+        raise Rejected(
+            "a name stands for a policy, not for a reward model",
+            field="reward_model",
+            hint="leave --promoted out and give the job",
+        )
 
     async def work(target: Target) -> list[dict[str, object]]:
         async with AsyncClient(target) as client:
