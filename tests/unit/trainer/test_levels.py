@@ -230,6 +230,34 @@ async def test_all_levels_are_cleared_when_the_job_is_over(places):
     assert (await newest(places, anything)).snapshot is None
 
 
+async def test_forgotten_snapshots_leave_no_directories_and_nothing_of_others_is_touched(places, tmp_path):
+    memory, disk, _ = places
+    for step in range(1, 6):
+        await memory.snapshots.save(snapshot(step))
+        await disk.snapshots.save(snapshot(step))
+    held = tmp_path / "memory" / "snapshots" / JOB
+    assert sorted(each.name for each in held.iterdir()) == ["0000000004", "0000000005"]
+    foreign = tmp_path / "disk" / "snapshots" / JOB / "notes"
+    foreign.mkdir()
+    await clear(places)
+    assert not held.exists()
+    assert list(foreign.parent.iterdir()) == [foreign]
+
+
+async def test_a_snapshot_that_found_no_room_leaves_no_directory(store, tmp_path, monkeypatch):
+    write = store.put
+
+    async def put(key, data):
+        if key.endswith("optimizer.safetensors"):
+            raise Exhausted("full")
+        return await write(key, data)
+
+    monkeypatch.setattr(store, "put", put)
+    with pytest.raises(Exhausted):
+        await Snapshots(store, JOB).save(snapshot(1))
+    assert list((tmp_path / "objects" / "snapshots" / JOB).iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

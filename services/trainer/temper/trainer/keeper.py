@@ -85,7 +85,7 @@ class Keeper:
             await level.snapshots.save(snapshot)
         except TemperError as error:
             self._metrics.snapshots.labels(level.name, "failed").inc()
-            self._log.error("trainer.snapshot_failed", level=level.name, step=snapshot.step, error=str(error))
+            self._log.error("trainer.snapshot_failed", place=level.name, step=snapshot.step, error=str(error))
             await self._alarm(
                 f"{level.name}/{type(error).__name__}",
                 f"snapshot of step {snapshot.step} ({level.name}) not written: {error}; older ones are kept",

@@ -101,7 +101,7 @@ async def sweep(settings: SnapshotsConfig, over: Callable[[str], Awaitable[bool]
                     await Snapshots(store, job_id).clear()
                     swept.add(job_id)
         except TemperError as error:
-            _log.warning("snapshot.not_swept", level=near.name, error=str(error))
+            _log.warning("snapshot.not_swept", place=near.name, error=str(error))
     return sorted(swept)
 
 
@@ -125,7 +125,7 @@ async def newest(places: Sequence[Level], accept: Accept) -> Found:
             if level.last and not isinstance(error, Rejected):
                 raise
             found.problems.append(f"snapshot of step {-behind} ({level.name}): {error}")
-            _log.warning("snapshot.refused", level=level.name, step=-behind, error=str(error))
+            _log.warning("snapshot.refused", place=level.name, step=-behind, error=str(error))
         else:
             found.snapshot, found.level = snapshot, level.name
             break
@@ -140,4 +140,4 @@ async def clear(places: Sequence[Level]) -> None:
         except TemperError as error:
             if level.last:
                 raise
-            _log.warning("snapshot.not_cleared", level=level.name, error=str(error))
+            _log.warning("snapshot.not_cleared", place=level.name, error=str(error))

@@ -8,6 +8,7 @@ only then are older ones forgotten; whatever a writer that died left behind goes
 is made again cannot tear the snapshot that is there. No pickle anywhere.
 """
 
+import asyncio
 import json
 import secrets
 from collections.abc import Iterable, Mapping
@@ -71,6 +72,7 @@ class Snapshots:
             await self._blobs.put(f"{folder}/{MANIFEST}", json.dumps(manifest, sort_keys=True).encode())
         except TemperError:
             await self._discard([f"{folder}/{writer}.{name}" for name in parts])
+            await self._leave(folder)
             raise
         await self._forget(snapshot.step)
 
@@ -127,6 +129,7 @@ class Snapshots:
         """Forget all of them: the job is over."""
         for step in await self._held():
             await self._delete(step)
+        await self._leave(self._root)
 
     async def _held(self) -> dict[int, bool]:
         """Steps of which anything is there, and whether that is a snapshot."""
@@ -149,6 +152,13 @@ class Snapshots:
         await self._blobs.delete(f"{folder}/{MANIFEST}")  # first: the rest is then no snapshot any more
         for key in [ref.key async for ref in self._blobs.list(folder)]:
             await self._blobs.delete(key)
+        await self._leave(folder)
+
+    async def _leave(self, folder: str) -> None:
+        """On a disk an empty directory would stay for each step of a job."""
+        if (place := self._blobs.local_path(folder)) is not None:
+            with suppress(OSError):  # it is gone, or somebody else has put something there
+                await asyncio.to_thread(place.rmdir)
 
     def _folder(self, step: int) -> str:
         return f"{self._root}/{step:010d}"
