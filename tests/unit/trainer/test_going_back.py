@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 from tests.unit.trainer.world import JOB, phase, spec
 
 from temper.api.job.v1.job_pb2 import GateRecord
+from temper.runtime.blobs import BlobStore
+from temper.runtime.errors import Exhausted
 from temper.runtime.testing import eventually
+from temper.trainer.engine.base import EngineState
 from temper.trainer.engine.fake import FakeEngine
-from temper.trainer.milestones import ACCEPTED, UNJUDGED, superfluous
-from temper.trainer.snapshot import Snapshots
+from temper.trainer.milestones import ACCEPTED, UNJUDGED, Milestones, superfluous
+from temper.trainer.snapshot import Snapshot, Snapshots
 from temper.trainer.state import Arrival, Drop, Ledger, Phase
 
 
@@ -144,6 +147,45 @@ async def test_an_order_of_a_replaced_actor_is_not_listened_to(world):
     await order(world, 1, 2, fence=6)
     await world.until(lambda r: r.rollbacks == 1)
     await kill(task)
+
+
+async def test_orders_that_cannot_be_read_are_passed_over_and_the_next_ones_are_carried_out(world):
+    await (await world.bus.kv("jobs")).put(f"{JOB}.gate", b"\xff")
+    task, _ = await trained(world, world.session(gated()), 3)
+    await order(world, 1, 2)
+    await world.until(lambda r: r.rollbacks == 1)
+    await kill(task)
+
+
+def milestone(step):
+    return Snapshot(step, EngineState({"weights.safetensors": bytes([step])}), {}, {})
+
+
+async def test_where_a_milestone_is_torn_the_one_before_comes_back(tmp_path):
+    blobs = BlobStore(tmp_path.as_uri())
+    kept = Milestones(blobs, JOB, every=2)
+    for step in (2, 4):
+        await kept.keep(milestone(step), 0)
+    await kept.idle()
+    newest = [ref.key async for ref in blobs.list(f"snapshots/{JOB}.milestones/{4:010d}")]
+    (weights,) = [key for key in newest if key.endswith("weights.safetensors")]
+    (tmp_path / weights).write_bytes(b"torn")
+    assert await kept.at(5) == milestone(2)
+    assert await kept.at(1) is None
+
+
+async def test_a_milestone_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    blobs = BlobStore(tmp_path.as_uri())
+    kept = Milestones(blobs, JOB, every=2)
+    await kept.keep(milestone(2), 0)
+    await kept.idle()
+
+    async def full(key, data):
+        raise Exhausted(f"no room for {key}")
+
+    monkeypatch.setattr(blobs, "put", full)
+    await kept.keep(milestone(4), 0)
+    assert await kept.at(4) == milestone(2)
 
 
 async def test_a_rollback_that_was_announced_is_made_again_after_a_crash_with_the_same_weights(world):
