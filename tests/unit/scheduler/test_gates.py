@@ -541,7 +541,11 @@ def test_killed_anywhere_between_verdict_and_rollback_the_same_comes_out(seed):
         ({"max_drop": 0.1}, 0, "gates"),
         ({"action": "rollback"}, 2, "gates.action"),
         ({"lr_factor": 0.5, "max_drop": 0.1}, 2, "gates.lr_factor"),
+        ({"max_rollbacks": 1, "max_drop": 0.1}, 2, "gates.max_rollbacks"),
+        ({"against": "best", "min_pass": {"calc": 0.5}}, 2, "gates.against"),
+        ({"on_collapse": "off", "collapse_groups": 4}, 0, "gates.collapse_groups"),
         ({"on_collapse": "rollback"}, 0, ""),
+        ({"on_collapse": "rollback", "max_rollbacks": 1, "collapse_groups": 4}, 0, ""),
         ({"action": "rollback", "max_drop": 0.1, "lr_factor": 0.5}, 2, ""),
     ],
 )

@@ -109,6 +109,11 @@ CASES = [
     (spec(rollout={"topP": 1.5}), "rollout.top_p", "must be in (0, 1]"),
     (spec(trainer={"engine": "torhc"}), "trainer.engine", "'torch'"),
     (
+        spec(trainer={"engine": "torch", "megatron": {"tensorParallel": 2}}),
+        "trainer.megatron",
+        'trainer.engine = "megatron"',
+    ),
+    (
         spec(policy={"checkpoint": {"files": {"config.json": blob("c")}}}),
         "policy.checkpoint.files",
         "temper_chat.json is missing",

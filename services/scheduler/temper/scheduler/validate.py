@@ -18,7 +18,7 @@ from temper.runtime.errors import Rejected
 from temper.scheduler.credits import Credits
 from temper.scheduler.curriculum import CURRICULA
 from temper.scheduler.curriculum.gate import TIERS
-from temper.scheduler.gates.settings import rolls_back
+from temper.scheduler.gates.settings import COLLAPSE_GROUPS, MAX_ROLLBACKS, OFF, rolls_back
 
 SCHEDULES = ("constant", "cosine", "linear")
 POLICY_FILES = ("config.json", "model.safetensors", "tokenizer.json", "temper_chat.json")
@@ -85,7 +85,7 @@ def problems(spec: JobSpec, known: Known) -> Iterator[Problem]:
     yield from _gates(spec)
     if spec.mix.controller == "learnability" and not spec.eval.every:
         yield Problem("mix.controller", "moves shares after evaluations on the way", "set eval.every above 0")
-    yield from _choice("trainer.engine", spec.trainer.engine, known.engines, "engine")
+    yield from _trainer(spec, known)
 
 
 def _policy(spec: JobSpec) -> Iterator[Problem]:
@@ -236,6 +236,14 @@ def _rollout(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("rollout.max_tokens", f"must be at most the policy's max_positions ({longest})")
 
 
+def _trainer(spec: JobSpec, known: Known) -> Iterator[Problem]:
+    engine = spec.trainer.engine
+    yield from _choice("trainer.engine", engine, known.engines, "engine")
+    if spec.trainer.HasField("megatron") and engine != "megatron":
+        why = f"are options of the engine megatron, the job asks for {engine}"
+        yield Problem("trainer.megatron", why, 'trainer.engine = "megatron"')
+
+
 def _accept(spec: JobSpec) -> Iterator[Problem]:
     accept, names = spec.accept, [domain.name for domain in spec.domains]
     for name, least in sorted(accept.min_pass.items()):
@@ -264,8 +272,16 @@ def _gates(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("gates.against", "needs the evaluation before training", "eval.before = true")
     if gates.action != "alarm" and not bounded:
         yield Problem("gates.action", "has nothing to act on", "set gates.min_pass or gates.max_drop")
-    if gates.lr_factor != 1.0 and not rolls_back(gates):
-        yield Problem("gates.lr_factor", "is applied by rollbacks", 'action or on_collapse = "rollback"')
+    if gates.against != "accepted" and not gates.HasField("max_drop"):
+        yield Problem("gates.against", "is what max_drop compares with", "set gates.max_drop")
+    if gates.collapse_groups != COLLAPSE_GROUPS and gates.on_collapse == OFF:
+        yield Problem("gates.collapse_groups", "is for a watch that is off", "leave gates.on_collapse out")
+    for name, value, usual in (
+        ("lr_factor", gates.lr_factor, 1),
+        ("max_rollbacks", gates.max_rollbacks, MAX_ROLLBACKS),
+    ):
+        if value != usual and not rolls_back(gates):
+            yield Problem(f"gates.{name}", "is applied by rollbacks", 'action or on_collapse = "rollback"')
 
 
 def _choice(field: str, value: str, allowed: Iterable[str], what: str) -> Iterator[Problem]:
