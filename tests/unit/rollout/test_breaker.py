@@ -104,3 +104,30 @@ async def test_a_refusal_is_an_answer(memory_platform: MemoryPlatform):
     for _ in range(2 * TRIPS):
         with pytest.raises(Rejected):
             await sandboxes.materialize(task().env, "train", [1], [], 1000)
+
+
+async def test_callers_whose_own_time_is_up_say_nothing_of_a_busy_host(memory_platform: MemoryPlatform):
+    calls: list[float] = []
+    clock = memory_platform.clock
+
+    async def serve(_: sandbox.MaterializeRequest, __: object) -> sandbox.MaterializeResponse:
+        calls.append(clock.monotonic())
+        await clock.sleep(4)
+        return sandbox.MaterializeResponse(tasks=[sandbox.TaskView(task_index=1, prompt="1+1=")])
+
+    await memory_platform.bus.serve(
+        topology.rpc("sandbox", "any", "Materialize"), sandbox.MaterializeRequest, serve
+    )
+    sandboxes = Sandboxes(memory_platform.bus, clock, call_timeout_s=5, lease_s=30, host_wait_s=9)
+    hasty = clock.monotonic() + 1
+    lost = [
+        asyncio.ensure_future(sandboxes.materialize(ENV, "train", [1], [], hasty)) for _ in range(2 * TRIPS)
+    ]
+    await clock.advance(2)
+    assert all(isinstance(each.exception(), Unavailable) for each in lost)
+    begun = clock.monotonic()
+    patient = asyncio.ensure_future(sandboxes.materialize(ENV, "train", [1], [], begun + 100))
+    await clock.advance(5)
+    assert patient.done()
+    assert patient.result().tasks[0].prompt == "1+1="
+    assert calls[2 * TRIPS :] == [begun]  # asked at once, not after a rest

@@ -120,7 +120,7 @@ class Sandboxes:
                 continue
             call = self._bus.request(subject, request, reply, timeout_s=min(left, self._call_timeout_s))
             try:
-                return await (self._counted(env, call) if host == ANY else call)
+                return await (self._counted(env, call, deadline) if host == ANY else call)
             except Exhausted:
                 pass
             except Unavailable:
@@ -131,13 +131,14 @@ class Sandboxes:
             await self.clock.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    async def _counted(self, env: str, call: Awaitable[M]) -> M:
-        """The call, and what its outcome says of the environment."""
+    async def _counted(self, env: str, call: Awaitable[M], deadline: float) -> M:
+        """The call, and what its outcome says of the environment: nothing when the caller's own time was up."""
         breaker = self._breaker(env)
         try:
             found = await call
         except Unavailable:
-            if breaker.failed(self.clock.monotonic()):
+            now = self.clock.monotonic()
+            if now < deadline and breaker.failed(now):
                 get_logger().warning("sandbox.environment_rests", env=env, failures=breaker.failures)
             raise
         except TemperError:
