@@ -148,7 +148,7 @@ class MemoryBus:
         envelope = self._envelope(number, msg, "", self.clock.now() + timeout_s, fence)
         answer = asyncio.ensure_future(service.respond(msg.SerializeToString(), envelope))
         self._asked.add(answer)  # it goes on when this caller gives up, as on another machine
-        answer.add_done_callback(self._asked.discard)
+        answer.add_done_callback(self._answered)
         try:
             async with self.clock.timeout(timeout_s):
                 await asyncio.wait({answer})
@@ -156,6 +156,11 @@ class MemoryBus:
             raise Unavailable(f"no answer from {subject} within {timeout_s:g} s") from None
         self.reach()
         return reply_type.FromString(_outcome(answer))
+
+    def _answered(self, answer: asyncio.Future[bytes]) -> None:
+        self._asked.discard(answer)
+        if not answer.cancelled():
+            answer.exception()  # one that nobody waits for any more is no news
 
     async def serve(
         self,
