@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import cgroups, identity
 from temper.sandbox.engine.base import Guarantee, Limits
 from temper.sandbox.engine.cgroups import Mode
-from temper.sandbox.engine.groups import GroupV1, GroupV2
+from temper.sandbox.engine.groups import GroupV1, GroupV2, lift_quota
 from temper.sandbox.engine.verdict import Counters
 
 
@@ -106,6 +107,44 @@ def test_the_second_version_sets_and_reads_its_files(tmp_path: Path) -> None:
     group.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "file", "set_to", "unbounded"),
+    [
+        (
+            lambda home: GroupV1(dict.fromkeys(("memory", "pids", "cpu"), home)),
+            "cpu.cfs_quota_us",
+            "50000",
+            "-1",
+        ),
+        (GroupV2, "cpu.max", "50000 100000", "max 100000"),
+    ],
+    ids=["v1", "v2"],
+)  # fmt: skip - one row each
+def test_processor_time_is_unbounded_only_while_something_is_killed(
+    tmp_path: Path, kind: Callable[[Path], GroupV1 | GroupV2], file: str, set_to: str, unbounded: str
+) -> None:
+    for name in ("memory.limit_in_bytes", "tasks", "cgroup.procs"):
+        (tmp_path / name).touch()
+    group = kind(tmp_path)
+    group.apply(Limits(cpus=0.5))
+    with group.unthrottled():  # one kills a command
+        assert (tmp_path / file).read_text() == unbounded
+        second = group.unthrottled()
+        second.__enter__()  # another ends the sandbox meanwhile
+    assert (tmp_path / file).read_text() == unbounded
+    second.__exit__(None, None, None)
+    assert (tmp_path / file).read_text() == set_to
+    group.close()
+
+
+def test_a_group_that_is_gone_has_nothing_to_lift(tmp_path: Path) -> None:
+    group = GroupV2(tmp_path / "0")
+    with group.unthrottled():
+        pass
+    assert not (tmp_path / "0" / "cpu.max").exists()
+    group.close()
+
+
 def test_a_limit_that_the_kernel_refuses_names_its_file(tmp_path: Path) -> None:
     group = GroupV2(tmp_path / "0")
     (tmp_path / "0" / "memory.max").mkdir()
@@ -123,3 +162,12 @@ def test_groups_of_dead_owners_are_found_by_name_and_those_of_the_living_are_not
     layout = cgroups.Layout(Mode.V2, {"unified": tmp_path})
     assert cgroups.orphans(layout) == [tmp_path / f"{cgroups.PREFIX}{names[1]}"]
     assert cgroups.remove_trees(cgroups.orphans(layout)) == 1
+
+
+def test_what_is_left_of_a_dead_owner_dies_without_waiting_for_its_share(tmp_path: Path) -> None:
+    root = tmp_path / f"{cgroups.PREFIX}1-2-3"
+    (root / "0").mkdir(parents=True)
+    (root / "0" / "cpu.cfs_quota_us").write_text("5000")
+    lift_quota(root / "0")
+    assert (root / "0" / "cpu.cfs_quota_us").read_text() == "-1"
+    assert not (root / "0" / "cpu.max").exists()

@@ -20,7 +20,7 @@ from typing import Final
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine import identity
-from temper.sandbox.engine.groups import Group, GroupV1, GroupV2
+from temper.sandbox.engine.groups import Group, GroupV1, GroupV2, lift_quota
 
 PREFIX: Final = "temper-sandbox-"
 _WANTED: Final = ("memory", "pids", "cpu")
@@ -182,6 +182,7 @@ def remove_trees(roots: Iterable[Path]) -> int:
 def _remove(directory: Path) -> bool:
     """A killed process is a member until it has died, so this tries again, within bounds."""
     until = time.monotonic() + _REMOVE_S
+    lift_quota(directory)
     while True:
         _kill_members(directory)
         try:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -41,6 +41,14 @@ class Group(Protocol):
 
     def reset_peak(self) -> None:
         """Start a new high-water mark."""
+        ...
+
+    def unthrottled(self) -> contextlib.AbstractContextManager[None]:
+        """No bound on processor time meanwhile, for those that are being killed.
+
+        A killed process runs to its end on its group's time. One that the kernel searches for memory to reclaim can
+        use all of that and more, and then the killed wait for seconds and hold what they have.
+        """
         ...
 
 
@@ -84,6 +92,32 @@ class _Files:
         self._descriptors.clear()
 
 
+class _Quota:
+    """The bound on processor time of a group, which can be lifted for a while, also by several at once."""
+
+    def __init__(self, path: Path, unbounded: str) -> None:
+        self._path = path
+        self._unbounded = unbounded
+        self._lifts = 0
+        self._before = ""
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Nothing happens to a group that is gone."""
+        self._lifts += 1
+        if self._lifts == 1:
+            with contextlib.suppress(OSError):
+                self._before = self._path.read_text()
+                self._path.write_text(self._unbounded)
+        try:
+            yield
+        finally:
+            self._lifts -= 1
+            if self._lifts == 0 and self._before:
+                with contextlib.suppress(OSError):
+                    self._path.write_text(self._before)
+
+
 class GroupV1:
     """One directory in each hierarchy."""
 
@@ -92,6 +126,7 @@ class GroupV1:
             directory.mkdir(parents=True, exist_ok=True)
         self._directories = directories
         self._limits: _Applied | None = None
+        self._quota = _Quota(directories["cpu"] / "cpu.cfs_quota_us", "-1")
         memory, pids = directories["memory"], directories["pids"]
         meters = {
             "peak": memory / "memory.max_usage_in_bytes",
@@ -148,6 +183,10 @@ class GroupV1:
         """Start a new high-water mark."""
         self._peak.write("peak", "0")
 
+    def unthrottled(self) -> contextlib.AbstractContextManager[None]:
+        """No bound on processor time meanwhile."""
+        return self._quota.lifted()
+
     def close(self) -> None:
         """Close the files kept open."""
         for files in (self._meters, self._peak, self._doors):
@@ -160,6 +199,7 @@ class GroupV2:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
+        self._quota = _Quota(directory / "cpu.max", f"max {_PERIOD_US}")
         self._limits: _Applied | None = None
         meters = {
             "cpu": "cpu.stat",
@@ -204,10 +244,22 @@ class GroupV2:
         """Start a new high-water mark (kernels from 6.12 on; before, the mark is the sandbox's)."""
         self._peak.write("peak", "0")
 
+    def unthrottled(self) -> contextlib.AbstractContextManager[None]:
+        """No bound on processor time meanwhile."""
+        return self._quota.lifted()
+
     def close(self) -> None:
         """Close the files kept open."""
         for files in (self._meters, self._peak, self._doors):
             files.close()
+
+
+def lift_quota(directory: Path) -> None:
+    """Let what is killed in this directory of any hierarchy die without waiting for its share of a processor."""
+    for name, text in (("cpu.cfs_quota_us", "-1"), ("cpu.max", f"max {_PERIOD_US}")):
+        with contextlib.suppress(OSError):  # no such file here, or the group is gone
+            if (directory / name).exists():
+                (directory / name).write_text(text)
 
 
 def _write(path: Path, value: object) -> None:

@@ -4,20 +4,24 @@ A sandbox that is reset begins another life, in another place if one is ready, w
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from temper.runtime.errors import Unavailable
 from temper.sandbox.engine.channel import INTERPRETER, Interpreter
 from temper.sandbox.engine.files import Files
+from temper.sandbox.engine.groups import Group
 from temper.sandbox.engine.link import Link
 from temper.sandbox.engine.sessions import LaunchedSession
 from temper.sandbox.engine.watch import Meter, ReportedMeter
 
 READY_S: Final = 20.0
 KILL_S: Final = 10.0
+_PROMPT_S: Final = 0.1
+"""Seconds after which processes that are killed and still there get more processor time than their share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Place:
     """To that process."""
     owner: int | None
     """Uid of files; None where the host cannot or need not give them away."""
-    group: Meter | None
+    group: Group | None
     """Its control group."""
     again: Callable[[], Awaitable["Place"]]
     """The same slot with a new process, once the old one is dead. Raises Unavailable."""
@@ -69,10 +73,19 @@ class Life:
         """Kill all processes, with `spare` all outside of sessions. Kills process 1 if it does not answer."""
         killed = self.link.expect("killed")
         self.link.send({"op": "kill", "spare": spare})
-        await asyncio.wait({killed, self.link.died}, timeout=KILL_S, return_when=asyncio.FIRST_COMPLETED)
+        await self._wait_for(killed, self.link.died)
         if not killed.done():
             self.link.forget("killed")
             self.link.kill()
+
+    async def _wait_for(self, *news: "asyncio.Future[Any]") -> None:
+        """Until the killed are gone, or have had KILL_S for it."""
+        done, _ = await asyncio.wait(news, timeout=_PROMPT_S, return_when=asyncio.FIRST_COMPLETED)
+        if done:
+            return
+        group = self.place.group
+        with group.unthrottled() if group is not None else contextlib.nullcontext():
+            await asyncio.wait(news, timeout=KILL_S, return_when=asyncio.FIRST_COMPLETED)
 
     def drop_interpreter(self) -> bool:
         """Forget the interpreter; True if there was one."""
@@ -91,7 +104,7 @@ class Life:
         if not self._isolated:  # no namespace dies with init: sweep first
             await self.kill(spare=False)
         self.link.kill()
-        await asyncio.wait({self.link.died}, timeout=KILL_S)
+        await self._wait_for(self.link.died)
         for session in self.sessions.values():
             session.lost()
         self.sessions = {}

@@ -170,12 +170,16 @@ class DockerContainer:
 
     async def _until_swept(self, spared: frozenset[int]) -> None:
         try:
-            async with asyncio.timeout(_SWEEP_S):
-                while self._agents(spared) and not self.died.done():
-                    self._signal_all(signal.SIGKILL, spared)
-                    await asyncio.sleep(_SWEEP_POLL_S)
+            with self._unthrottled():
+                async with asyncio.timeout(_SWEEP_S):
+                    while self._agents(spared) and not self.died.done():
+                        self._signal_all(signal.SIGKILL, spared)
+                        await asyncio.sleep(_SWEEP_POLL_S)
         except TimeoutError:
             raise Unavailable("processes of the container would not die") from None
+
+    def _unthrottled(self) -> contextlib.AbstractContextManager[None]:
+        return self._group.unthrottled() if self._group is not None else contextlib.nullcontext()
 
     def _agents(self, spared: frozenset[int]) -> list[int]:
         """Pids, on this host, of the processes with the agent's uid; the dead that wait for their parent left out."""
@@ -197,7 +201,7 @@ class DockerContainer:
             self._polling.cancel()
         if self.files is not None:
             self.files.close()
-        with contextlib.suppress(MISSING):
+        with contextlib.suppress(MISSING), self._unthrottled():
             await self._client.call(self._client.api.remove_container, self._name, force=True, v=True)
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)

@@ -18,7 +18,6 @@ from temper.sandbox.engine.guest import root, syscalls
 from temper.sandbox.engine.gvisor import bundle
 from temper.sandbox.engine.gvisor.container import GvisorContainer, Runsc
 from temper.sandbox.engine.launcher import Launcher, base_python, guest_environment
-from temper.sandbox.engine.watch import ReportedMeter
 
 _PROGRAM: Final = "runsc"
 _KERNEL_BYTES: Final = 96 << 20
@@ -187,9 +186,7 @@ class GvisorBackend(ContainerBackend):
                 replace(limits, memory_bytes=limits.memory_bytes + _KERNEL_BYTES, pids=_KERNEL_THREADS)
             )
         uid = self._first_uid + slot
-        container = GvisorContainer(
-            self._runsc, unique, place, uid, group or ReportedMeter(), self._python, self._environment()
-        )
+        container = GvisorContainer(self._runsc, unique, place, uid, group, self._python, self._environment())
         try:
             container.mount_trees(limits)
             told = bundle.configuration(

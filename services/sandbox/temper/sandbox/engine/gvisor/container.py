@@ -16,10 +16,11 @@ from temper.sandbox.engine.container import processes
 from temper.sandbox.engine.container.local import LocalProgram, memory_file
 from temper.sandbox.engine.discard import discard
 from temper.sandbox.engine.files import Files
+from temper.sandbox.engine.groups import Group
 from temper.sandbox.engine.guest import syscalls, wire
 from temper.sandbox.engine.guest.keeper import MARKS
 from temper.sandbox.engine.gvisor import bundle
-from temper.sandbox.engine.watch import Meter
+from temper.sandbox.engine.watch import Meter, ReportedMeter
 
 _READY_S: Final = 30.0
 _KILL_S: Final = 10.0
@@ -50,7 +51,7 @@ class GvisorContainer:
         name: str,
         place: Path,
         uid: int,
-        meter: Meter,
+        group: Group | None,
         python: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
@@ -64,7 +65,8 @@ class GvisorContainer:
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._removed = False
         self._started = 0
-        self.meter = meter
+        self._group = group
+        self.meter: Meter = group or ReportedMeter()
         """The slot's control group: the container's own kernel is in it."""
         self.python = python
         self.environment = environment
@@ -189,7 +191,8 @@ class GvisorContainer:
                 signal.pidfd_send_signal(
                     self._pidfd, signal.SIGKILL
                 )  # its kernel and file server die with it
-            await asyncio.wait({self.died}, timeout=_KILL_S)
+            with self._group.unthrottled() if self._group is not None else contextlib.nullcontext():
+                await asyncio.wait({self.died}, timeout=_KILL_S)
             os.close(self._pidfd)
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
