@@ -113,6 +113,7 @@ class ScriptedSession:
 @dataclass
 class Seat:
     script: Script
+    deadline: float = math.inf
 
     def player(self, attempt: int) -> Script:
         return self.script.player(attempt)
@@ -123,9 +124,7 @@ class Seat:
 
 async def play(script: Script, *, prompt="2+2=", **limits) -> tuple[Trajectory, SampleSummary]:
     bounds = {"max_turns": 3, "max_tokens": 100, "max_observation_bytes": 16, "group_deadline_s": 60} | limits
-    rules = Rules(
-        CODEC, TOOLS, EpisodeLimits(**bounds), max_tokens_per_turn=40, floor=-1.0, deadline=math.inf
-    )
+    rules = Rules(CODEC, TOOLS, EpisodeLimits(**bounds), max_tokens_per_turn=40, floor=-1.0)
     return await Episode(rules, Seat(script), prompt, FakeClock()).run()
 
 
@@ -156,7 +155,7 @@ async def test_a_call_is_executed_and_its_observation_is_not_an_action():
 
 async def played_with(tools: ToolBox, script: Script) -> tuple[Trajectory, SampleSummary]:
     limits = EpisodeLimits(max_turns=3, max_tokens=100, max_observation_bytes=64)
-    rules = Rules(CODEC, tools, limits, 40, 0.0, math.inf)
+    rules = Rules(CODEC, tools, limits, 40, 0.0)
     return await Episode(rules, Seat(script), "2+2=", FakeClock()).run()
 
 

@@ -95,6 +95,7 @@ class Seat:
     journal: Journal
     attempt: int = 1
     age: "Bound | None" = None
+    deadline: float = math.inf
 
     def player(self, attempt: int) -> PolicyPlayer | ResumingPlayer:
         draw = Draw(Sampling(64, stop_token_ids=CODEC.stops), 5, 0, math.inf, attempt=self.attempt)
@@ -107,7 +108,7 @@ class Seat:
 
     async def play(self) -> tuple[Trajectory, SampleSummary]:
         limits = COMMAND.limits
-        rules = Rules(CODEC, TOOLS, limits, max_tokens_per_turn=64, floor=0.0, deadline=math.inf)
+        rules = Rules(CODEC, TOOLS, limits, max_tokens_per_turn=64, floor=0.0)
         return await Episode(rules, self, "2+2=", FakeClock()).run()
 
 

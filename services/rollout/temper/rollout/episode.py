@@ -57,7 +57,12 @@ class Player(Protocol):
 
 
 class Seat(Protocol):
-    """What an episode needs for one attempt: a player and a sandbox session, both fresh."""
+    """What an episode needs: its time, and for each attempt a player and a sandbox session, both fresh."""
+
+    @property
+    def deadline(self) -> float:
+        """Monotonic seconds at which the episode's time is up, restarts included."""
+        ...
 
     def player(self, attempt: int) -> Player:
         """A player at the start of the task."""
@@ -82,8 +87,6 @@ class Rules:
     """Most tokens of one turn."""
     floor: float
     """Reward of an agent that failed."""
-    deadline: float
-    """Monotonic seconds at which the group's time is up."""
 
 
 @dataclass(slots=True)
@@ -202,7 +205,7 @@ class Episode:
             return clip(call.observation, limit), False
         begun = self._clock.monotonic()
         try:
-            response = await session.step(turn, call, self._rules.deadline)
+            response = await session.step(turn, call, self._seat.deadline)
         except Unavailable as lost:
             raise SandboxLost(f"step: {lost}") from lost
         finally:
@@ -222,7 +225,7 @@ class Episode:
     async def _score(self, attempt: Attempt, session: Session, answer: str | None) -> Verdict:
         begun = self._clock.monotonic()
         try:
-            response = await session.finish(answer, attempt.transcript, self._rules.deadline)
+            response = await session.finish(answer, attempt.transcript, self._seat.deadline)
         except Unavailable as lost:
             raise SandboxLost(f"finish: {lost}") from lost
         finally:

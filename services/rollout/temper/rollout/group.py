@@ -57,6 +57,8 @@ class Place:
     sample_index: int
     """Position among the task's samples."""
     task: TaskView
+    deadline: float
+    """Monotonic seconds at which the sample's time is up."""
 
     @property
     def name(self) -> str:
@@ -95,7 +97,6 @@ class Group:
         self._policy, self._clock, self._permits = policy, clock, permits
         self._partials, self.making = partials, making
         self._recorded: Mapping[Spot, SampleTokens] = {}
-        self._deadline = clock.monotonic() + command.limits.group_deadline_s
         self._tools = ToolBox([], policy.codec.call_syntax)
         self.reward_range = (0.0, 0.0)
         """Lowest and highest reward that the environment declares, once it has answered."""
@@ -104,7 +105,7 @@ class Group:
         """All samples, task-major. Raises only what fails the whole group."""
         command = self.command
         materialized = await self.sandboxes.materialize(
-            command.env, command.split, command.task_indices, command.oracle_styles, self._deadline
+            command.env, command.split, command.task_indices, command.oracle_styles, self._time_is_up()
         )
         self.reward_range = materialized.reward_min, materialized.reward_max
         specs = tuple((tool.name, tool.parameters_schema_json) for tool in materialized.tools)
@@ -113,12 +114,11 @@ class Group:
         if again and self._partials is not None and self._policy.engine is not None:
             self._recorded = await self._partials.read(command)
         rules = self._rules(materialized)
-        places = [
-            Place(self, number, sample, task)
+        episodes = [
+            asyncio.create_task(self._sample(rules, number, sample, task))
             for number, task in enumerate(materialized.tasks)
             for sample in range(command.samples_per_task)
         ]
-        episodes = [asyncio.create_task(self._sample(rules, place)) for place in places]
         try:
             return await asyncio.gather(*episodes)
         finally:
@@ -133,7 +133,7 @@ class Group:
             sampling_of(command, policy.codec),
             command.seed,
             place.task_number * command.samples_per_task + place.sample_index,
-            self._deadline,
+            place.deadline,
             command.group_id,
             command.job_id,
             self.attempt,
@@ -147,13 +147,19 @@ class Group:
             return acting
         return ResumingPlayer(recorded, acting)
 
-    async def _sample(self, rules: Rules, place: Place) -> Sample:
+    async def _sample(self, rules: Rules, number: int, sample: int, task: TaskView) -> Sample:
+        """Its time begins with its permit: that a worker takes more than it plays at once is no sample's fault."""
         async with self._permits.one(self.command.published_at.ToNanoseconds()):
-            trajectory, summary = await Episode(rules, place, place.task.prompt, self._clock).run()
-        summary.task_index, summary.sample_index = place.task.task_index, place.sample_index
+            place = Place(self, number, sample, task, self._time_is_up())
+            trajectory, summary = await Episode(rules, place, task.prompt, self._clock).run()
+        summary.task_index, summary.sample_index = task.task_index, sample
         if self.command.purpose == common.PURPOSE_DEMO:
             _judge_demonstration(trajectory, summary)
         return trajectory, summary
+
+    def _time_is_up(self) -> float:
+        """When what begins now must have ended."""
+        return self._clock.monotonic() + self.command.limits.group_deadline_s
 
     def _rules(self, materialized: MaterializeResponse) -> Rules:
         limits = self.command.limits
@@ -167,7 +173,6 @@ class Group:
             limits=bounded,
             max_tokens_per_turn=self.command.sampling.max_tokens_per_turn or longest,
             floor=materialized.reward_min,
-            deadline=self._deadline,
         )
 
 

@@ -51,7 +51,7 @@ class Alarm:
         )
 
     def wants_reissue(self, facts: JobFacts, stall: Stall, now: float) -> bool:
-        """Whether unfinished groups must have been lost: live workers, and a silence longer than any group takes."""
+        """Whether unfinished groups must have been lost: live workers, and a silence longer than a group should take."""
         patience = max(self._settings.reissue_after_s, 3 * facts.job.spec.rollout.group_deadline_s)
         if stall.waiting_for != "rollout" or stall.absent or self.idle_s(now) < patience + self._next_reissue:
             return False

@@ -207,7 +207,7 @@ class Rollout(Table):
     max_observation_bytes: Annotated[int, Field(ge=16, le=2**24)] = 256
     """Bytes of one observation."""
     group_deadline_s: Positive = 60.0
-    """Wall-clock seconds of a group."""
+    """Wall-clock seconds of each episode of a group, from when the worker begins to play it."""
     swap_policy: Literal["keep", "recompute", "requeue", "abort", "wait"] = "keep"
     """What a weight update does to sequences that run."""
 
