@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.scheduler.jobs import env, job, policy_phase
 
-from temper.api.job.v1.job_pb2 import EvalResult, Job, JobLedger, JobState
+from temper.api.job.v1.job_pb2 import EvalResult, GateRecord, Job, JobLedger, JobState
+from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
+from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 from temper.runtime.errors import Conflict, Rejected, Stale, Unavailable
+from temper.runtime.testing import eventually
 from temper.scheduler.admission import slug
 from temper.scheduler.editing import checked_paths, edit
-from temper.scheduler.store import Books, JobStore, merge, persistently
+from temper.scheduler.feeds import Feeds
+from temper.scheduler.signals import EnvironmentSeen, PolicySeen
+from temper.scheduler.store import Books, JobStore, merge, persistently, write_orders
 
 RUNNING, PAUSED = JobState.JOB_STATE_RUNNING, JobState.JOB_STATE_PAUSED
 
@@ -60,6 +66,56 @@ async def test_a_write_whose_answer_was_lost_is_recognised(memory_platform):
     await kv.put("j.ledger", twin.SerializeToString(deterministic=True))  # it arrived, the answer did not
     await books.save(twin)
     await books.save(JobLedger(next_index=3))
+
+
+async def test_orders_of_a_replaced_activation_are_refused_and_equal_ones_are_not_written_twice(
+    memory_platform,
+):
+    kv = await memory_platform.bus.kv("jobs")
+    orders = GateRecord(job_id="j", fence=2, rollbacks=1)
+    await write_orders(kv, orders)
+    written = await kv.get("j.gate")
+    await write_orders(kv, orders)
+    assert await kv.get("j.gate") == written
+    with pytest.raises(Stale, match="fence 2"):
+        await write_orders(kv, GateRecord(job_id="j", fence=1, rollbacks=2))
+
+
+async def test_orders_that_cannot_be_read_are_told_and_written_anew(memory_platform):
+    kv = await memory_platform.bus.kv("jobs")
+    await kv.put("j.gate", b"\xff")
+    orders = GateRecord(job_id="j", fence=2, rollbacks=1)
+    with capture_logs() as told:
+        await write_orders(kv, orders)
+    assert GateRecord.FromString((await kv.get("j.gate")).value) == orders
+    ((event, kind, key),) = [(line["event"], line["kind"], line["key"]) for line in told]
+    assert (event, kind, key) == ("scheduler.unreadable", "GateRecord", "j.gate")
+
+
+QUARANTINED = EnvironmentRecord(state=EnvironmentState.ENVIRONMENT_STATE_QUARANTINED, reason="leaks")
+
+
+@pytest.mark.parametrize(
+    ("feed", "record", "signal"),
+    [
+        ("policies", PolicyRecord(version=3), PolicySeen(PolicyRecord(version=3))),
+        ("environments", QUARANTINED, EnvironmentSeen("", withdrawn=True, reason="leaks")),
+    ],
+)
+async def test_a_value_that_cannot_be_read_is_passed_over_and_the_next_one_is_heard(
+    memory_platform, feed, record, signal
+):
+    heard: asyncio.Queue[object] = asyncio.Queue()
+    feeds = Feeds(memory_platform, "j", heard.put)
+    kv = await memory_platform.bus.kv(feed)
+    await kv.put("j", b"\xff")
+    with capture_logs() as told:
+        listening = asyncio.create_task(getattr(feeds, feed)())
+        await eventually(lambda: told)
+    await kv.put("j", record.SerializeToString())
+    assert await heard.get() == signal
+    assert [(line["event"], line["key"]) for line in told] == [("scheduler.unreadable", "j")]
+    listening.cancel()
 
 
 async def test_an_unknown_job_is_refused(memory_platform):

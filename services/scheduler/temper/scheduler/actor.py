@@ -55,7 +55,7 @@ from temper.scheduler.signals import (
     Tick,
 )
 from temper.scheduler.state import JobMachine
-from temper.scheduler.store import Books, merge, persistently
+from temper.scheduler.store import Books, merge, persistently, readable
 from temper.scheduler.surroundings import Surroundings, presences
 
 WRITTEN_AHEAD = (Issue, StartTrainer, Order, Hold)  # effects that the books must hold before they happen
@@ -116,9 +116,9 @@ class JobActor(Actor):
             facts.restore(saved)
         self._machine = JobMachine(facts)
         policies = await persistently(clock, lambda: self._around.bus.kv(POLICIES))
-        policy = await persistently(clock, lambda: policies.get(self._id))
-        if policy is not None:
-            facts.take_policy(PolicyRecord.FromString(policy.value))
+        entry = await persistently(clock, lambda: policies.get(self._id))
+        if entry is not None and (policy := readable(PolicyRecord, entry)) is not None:
+            facts.take_policy(policy)
         await self._catch_up()
         await self._save()
         await self._perform(self._machine.recover(clock.now()))

@@ -15,7 +15,7 @@ from temper.api.trainer.v1.trainer_pb2 import PolicyRecord
 from temper.runtime.bus.base import Entry
 from temper.runtime.log.base import LogRecord, Token
 from temper.scheduler.signals import EnvironmentSeen, GroupSeen, PolicySeen
-from temper.scheduler.store import persistently
+from temper.scheduler.store import persistently, readable
 from temper.scheduler.surroundings import Surroundings
 
 TRAJECTORIES, POLICIES, ENVIRONMENTS = "trajectories", "policies", "environments"
@@ -41,8 +41,10 @@ class Feeds:
         bucket = await persistently(self._around.clock, lambda: self._around.bus.kv(POLICIES))
         async with aclosing(bucket.watch(self._id)) as changes:
             async for item in changes:
-                if isinstance(item, Entry) and item.key == self._id:
-                    await self._post(PolicySeen(PolicyRecord.FromString(item.value)))
+                if not isinstance(item, Entry) or item.key != self._id:
+                    continue
+                if (seen := readable(PolicyRecord, item)) is not None:
+                    await self._post(PolicySeen(seen))
 
     async def trajectories(self, token: str) -> None:
         """The job's records behind `token`."""
@@ -57,9 +59,8 @@ class Feeds:
         bucket = await persistently(self._around.clock, lambda: self._around.bus.kv(ENVIRONMENTS))
         async with aclosing(bucket.watch()) as changes:
             async for item in changes:
-                if not isinstance(item, Entry):
+                if not isinstance(item, Entry) or (seen := readable(EnvironmentRecord, item)) is None:
                     continue
-                seen = EnvironmentRecord.FromString(item.value)
                 if seen.state == _QUARANTINED:
                     await self._post(EnvironmentSeen(seen.env.digest, withdrawn=True, reason=seen.reason))
                 elif seen.state == _ADMITTED:  # only after a new check: between the two nothing is mixed

@@ -11,14 +11,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError, Message
+
 from temper.api.job.v1.job_pb2 import GateRecord, Job, JobLedger
 from temper.runtime.bus.base import Bus, Entry, KeyValue
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Conflict, Exhausted, NotFound, Stale, Unavailable
+from temper.runtime.telemetry import get_logger
 from temper.scheduler.facts import keep_phases
 from temper.scheduler.transitions import PAUSED, RUNNING, TERMINAL
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 BUCKET = "jobs"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -56,6 +60,21 @@ def decoded(entry: Entry) -> Job:
     job = Job.FromString(entry.value)
     job.etag = str(entry.revision)
     return job
+
+
+def readable(kind: type[M], entry: Entry) -> M | None:
+    """The message of an entry; None, and a line in the log, if its bytes are none: one bad value must not end an actor."""
+    try:
+        return kind.FromString(entry.value)
+    except DecodeError as broken:
+        get_logger().error(
+            "scheduler.unreadable",
+            kind=kind.__name__,
+            key=entry.key,
+            revision=entry.revision,
+            error=str(broken),
+        )
+        return None
 
 
 class JobStore:
@@ -144,12 +163,14 @@ class Books:
 
 
 async def write_orders(kv: KeyValue, record: GateRecord) -> None:
-    """Write a job's `GateRecord`. Stale if a newer activation has written one."""
+    """Write a job's `GateRecord`. Stale if a newer activation has written one.
+
+    What cannot be read is replaced: the books are saved first, and they refuse an activation that was replaced.
+    """
     key = gate_key(record.job_id)
     while True:
         entry = await kv.get(key)
-        if entry is not None:
-            known = GateRecord.FromString(entry.value)
+        if entry is not None and (known := readable(GateRecord, entry)) is not None:
             if known.fence > record.fence:
                 raise Stale(f"job {record.job_id} is driven under fence {known.fence}", field="fence")
             if known == record:
