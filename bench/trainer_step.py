@@ -25,8 +25,8 @@ import torch
 
 from bench.result import report
 from temper.trainer.algorithms import algorithm
-from temper.trainer.engine.base import OptimizerSettings
-from temper.trainer.engine.torch.engine import DEFAULT_MICRO_BATCH, TorchEngine
+from temper.trainer.engine.base import DEFAULT_MICRO_BATCH, OptimizerSettings
+from temper.trainer.engine.torch.engine import TorchEngine
 from temper.trainer.engine.torch.forward import micro_batches
 from temper.trainer.samples import Batch, Sample, scores
 from temper.trainer.weights import safetensors

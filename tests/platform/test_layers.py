@@ -54,6 +54,24 @@ def test_every_part_of_the_namespace_is_importable_from_one_process() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
 
 
+def constants(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name.isupper() and len(name) > 1:
+                yield name, ast.unparse(node.value)
+
+
+def test_what_the_parts_of_the_trainer_agree_on_is_written_once() -> None:
+    """The engines, and the programs of their ranks, read each other's files and frames."""
+    at: dict[tuple[str, str], list[str]] = {}
+    for path in sources():
+        if "trainer" in path.parts:
+            for constant in constants(path):
+                at.setdefault(constant, []).append(path.name)
+    assert {constant: paths for constant, paths in at.items() if len(paths) > 1} == {}
+
+
 def test_heavy_vendors_live_in_engine_rooms() -> None:
     offenders = [
         f"{path.relative_to(ROOT)}: {name}"

@@ -10,11 +10,9 @@ from temper.trainer.advantage.base import ALIKE
 from temper.trainer.advantage.scaling import RewardScale
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine.base import Engine, StepOutcome
-from temper.trainer.judging import opinion, rewarded, trusted
+from temper.trainer.judging import JUDGE, opinion, rewarded, trusted
 from temper.trainer.plan import PhasePlan
 from temper.trainer.samples import Batch, Sample, scores
-
-JUDGE = "reward_model"
 
 
 def train(

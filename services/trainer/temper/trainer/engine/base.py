@@ -73,6 +73,8 @@ REFERENCE, HEAD = "reference.safetensors", "head.safetensors"
 """Files of an ``EngineState``; an engine leaves out what it does not have."""
 JUDGE = "judge."
 """Prefix of those of the reward model."""
+DEFAULT_MICRO_BATCH = 2048
+"""Tokens of a micro-batch where a job names none: more only costs memory at the sizes a CPU trains."""
 
 
 @dataclass(frozen=True, slots=True)

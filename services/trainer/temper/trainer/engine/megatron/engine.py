@@ -19,18 +19,25 @@ from torch import Tensor
 from temper.runtime.errors import Rejected
 from temper.runtime.telemetry import get_logger
 from temper.trainer.algorithms.base import Algorithm, Settings
-from temper.trainer.engine.base import EngineState, NamedTensor, OptimizerSettings, PhaseStart, StepOutcome
+from temper.trainer.engine.base import (
+    DEFAULT_MICRO_BATCH,
+    EngineState,
+    NamedTensor,
+    OptimizerSettings,
+    PhaseStart,
+    StepOutcome,
+)
 from temper.trainer.engine.megatron.group import Group, RankLost
 from temper.trainer.engine.megatron.held import Held
 from temper.trainer.engine.megatron.layout import MegatronOptions
 from temper.trainer.engine.megatron.limits import refuse_optimizer
+from temper.trainer.engine.megatron.names import HEAD as LM_HEAD
 from temper.trainer.engine.megatron.nursery import Nursery, NurseryLost
 from temper.trainer.engine.megatron.trainee import RemoteTrainee
 from temper.trainer.engine.torch.model import Decoder, parse_config
 from temper.trainer.engine.torch.storage import encode, export, named_weights
 from temper.trainer.samples import Batch, Sample
 
-DEFAULT_MICRO_BATCH = 2048
 ATTEMPTS = 4
 """Groups that may be lost in one call before the trouble is passed on."""
 LONGEST = 32
@@ -113,7 +120,7 @@ class MegatronEngine:
         """See ``Engine``."""
         for stage, layers in self._persist(lambda held: list(held.judge.pieces())):
             part = self._persist(partial(_piece, who=_judge, stage=stage, layers=layers))
-            yield from export({name: tensor for name, tensor in part.items() if name != "lm_head.weight"})
+            yield from export({name: tensor for name, tensor in part.items() if name != LM_HEAD})
         (score,) = self._persist(lambda held: held.judge.head_weights("weights")).values()
         yield from export({"score.weight": score})
 

@@ -24,6 +24,8 @@ from temper.trainer.engine.torch.storage import HEAD_PREFIX, named_weights
 
 Get = Callable[[str], Tensor]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What Adam keeps of a parameter; each has the parameter's shape."""
 
 
 @dataclass(frozen=True, slots=True)

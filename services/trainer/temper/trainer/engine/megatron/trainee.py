@@ -21,7 +21,7 @@ from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
 from temper.trainer.engine.base import HEAD, OPTIMIZER, REFERENCE, WEIGHTS, OptimizerSettings
 from temper.trainer.engine.megatron.group import Group
 from temper.trainer.engine.megatron.layout import MegatronOptions
-from temper.trainer.engine.megatron.names import layer_bytes, order
+from temper.trainer.engine.megatron.names import MOMENTS, layer_bytes, order
 from temper.trainer.engine.megatron.wire import Frame, pack_batch, pack_made, unpack_arrays
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.forward import Gathered
@@ -32,7 +32,6 @@ from temper.trainer.engine.torch.sums import Sums
 from temper.trainer.engine.torch.updates import Update
 from temper.trainer.samples import Batch, Sample
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 PIECE = 64 << 20
 """Bytes of weights that are asked for at once; at least one layer."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from temper.runtime.errors import Rejected
 from temper.trainer.algorithms.base import Algorithm, Settings
 from temper.trainer.engine.base import (
+    DEFAULT_MICRO_BATCH,
     HEAD,
     JUDGE,
     OPTIMIZER,
@@ -28,8 +29,6 @@ from temper.trainer.engine.torch.model import Decoder, parse_config
 from temper.trainer.engine.torch.optimizers import Optimizers
 from temper.trainer.engine.torch.trainee import Trainee
 from temper.trainer.samples import Batch, Sample
-
-DEFAULT_MICRO_BATCH = 2048  # tokens: more only costs memory at the sizes a CPU trains
 
 
 class TorchEngine:

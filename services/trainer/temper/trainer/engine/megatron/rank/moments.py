@@ -14,8 +14,6 @@ from megatron.core import parallel_state
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor, nn
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
 
 class Moments:
     """Reads and writes the state of one optimizer."""

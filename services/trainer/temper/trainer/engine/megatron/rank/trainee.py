@@ -16,11 +16,11 @@ from torch import Tensor
 
 from temper.trainer.algorithms.base import LossTerms, Totals
 from temper.trainer.algorithms.targets import NOTHING_MORE, Needs
-from temper.trainer.engine.megatron.names import Slot, part, whole
+from temper.trainer.engine.megatron.names import MOMENTS, Slot, part, whole
 from temper.trainer.engine.megatron.rank.files import Files
 from temper.trainer.engine.megatron.rank.forward import Micro, micro_batches, run
 from temper.trainer.engine.megatron.rank.gradients import RankGradients
-from temper.trainer.engine.megatron.rank.moments import MOMENTS, Moments
+from temper.trainer.engine.megatron.rank.moments import Moments
 from temper.trainer.engine.megatron.rank.place import Place
 from temper.trainer.engine.megatron.rank.policy import Policy, finalize
 from temper.trainer.engine.torch.forward import Prediction
