@@ -1,5 +1,6 @@
 """The service on a bus in memory: subjects, every method once, and the errors a caller sees."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from temper.runtime import topology
 from temper.runtime.bus.base import Bus
 from temper.runtime.errors import Rejected, Stale, Unavailable
 from temper.runtime.testing import MemoryPlatform
-from temper.sandbox.actor import ANY, SandboxActor
+from temper.sandbox.actor import ALL, ANY, SandboxActor
 
 
 class Caller:
@@ -58,6 +59,48 @@ async def test_a_bare_sandbox_from_acquire_to_release(caller: Caller) -> None:
     assert not (await caller.ask(host, "Release", pb.ReleaseRequest(session_id="a"))).released
     with pytest.raises(Stale):
         await caller.ask(host, "Exec", request)
+
+
+async def test_the_deadline_of_an_acquire_is_its_callers(
+    memory_platform: MemoryPlatform, tmp_path: Path
+) -> None:
+    made = World(tmp_path, memory_platform.clock)
+    fake: Any = made.fake
+    create, gate = fake.create, asyncio.Event()
+
+    async def slow(*given: Any) -> Any:
+        await gate.wait()
+        return await create(*given)
+
+    fake.create = slow
+    actor = SandboxActor(made.host, made.episodes, made.control, LIMITS, slots=4)
+    subscriptions = await actor.serve(memory_platform.bus)
+    caller = Caller(memory_platform.bus)
+    asking = asyncio.create_task(caller.ask(ANY, "Acquire", pb.AcquireRequest(session_id="a")))
+    await memory_platform.clock.advance(31.0)
+    with pytest.raises(Unavailable):
+        await asking
+    gate.set()
+    await memory_platform.clock.settle()
+    assert made.fake.live == set()
+    with pytest.raises(Stale, match="given up"):
+        await caller.ask(ANY, "Acquire", pb.AcquireRequest(session_id="a"))
+    for subscription in subscriptions:
+        await subscription.stop()
+    await made.close()
+
+
+async def test_what_is_said_to_all_hosts_takes_back_a_request_and_no_sandbox_of_others(
+    caller: Caller,
+) -> None:
+    acquired = await caller.ask(ANY, "Acquire", pb.AcquireRequest(session_id="a", lease_s=10))
+    with pytest.raises(Rejected, match="acquire_id"):
+        await caller.ask(ALL, "Release", pb.ReleaseRequest(session_id="a"))
+    request = pb.ReleaseRequest(session_id="a", acquire_id="not-this-one")
+    assert not (await caller.ask(ALL, "Release", request)).released
+    assert not (await caller.ask(acquired.host, "Release", request)).released
+    listed = await caller.ask(acquired.host, "ListSessions", pb.ListSessionsRequest())
+    assert [session.session_id for session in listed.sessions] == ["a"]
 
 
 async def test_a_host_tells_what_it_can_do(caller: Caller) -> None:

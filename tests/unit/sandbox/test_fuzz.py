@@ -227,7 +227,7 @@ def messages(env: common_pb2.EnvRef) -> st.SearchStrategy[tuple[str, Any]]:
         ),
         "get_file": st.builds(pb.GetFileRequest, **session, path=TEXTS),
         "renew_lease": st.builds(pb.RenewLeaseRequest, **session, epoch=NUMBERS, lease_s=REALS),
-        "release": st.builds(pb.ReleaseRequest, **session),
+        "release": st.builds(pb.ReleaseRequest, **session, acquire_id=TEXTS),
     }
     return st.one_of([st.tuples(st.just(name), each) for name, each in requests.items()])
 

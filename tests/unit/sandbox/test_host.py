@@ -12,7 +12,7 @@ from temper.runtime.errors import Exhausted, Stale, Unavailable
 from temper.sandbox.engine.base import CommandResult, Evidence, Limits, Outcome, Sandbox
 from temper.sandbox.engine.fake import FakeBackend
 from temper.sandbox.host import SandboxHost
-from temper.sandbox.state import End
+from temper.sandbox.state import Asker, End
 from temper.sandbox.tenancy import Purpose
 
 NOBODY = Purpose("job-1", "sum@1.0.0")
@@ -188,6 +188,78 @@ async def test_a_sandbox_whose_session_ended_while_it_was_made_is_destroyed(tmp_
     with pytest.raises(Stale):
         await asker
     assert made.fake.live == set()
+    await made.close()
+
+
+class Slow(FakeBackend):
+    """Makes a sandbox when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(slots=1)
+        self.gate = asyncio.Event()
+
+    async def create(self, name: str, limits: Limits, network: str = "") -> Any:
+        await self.gate.wait()
+        return await super().create(name, limits, network)
+
+
+async def test_a_sandbox_that_is_ready_after_its_callers_time_is_given_back_at_once(tmp_path: Path) -> None:
+    slow = Slow()
+    made, clock = world(tmp_path, slots=1, backend=slow)
+    asker = made.host.asker("r1", clock.now() + 5.0)
+    asking = asyncio.create_task(made.host.acquire("a", LIMITS, 50.0, NOBODY, asker))
+    await clock.advance(6.0)
+    slow.gate.set()
+    with pytest.raises(Stale, match="ended while it was being made"):
+        await asking
+    assert slow.live == set()
+    with pytest.raises(Stale, match="given up"):
+        await acquire(made.host)
+    with pytest.raises(Stale, match="given up"):
+        made.host.sandbox("a")
+    await acquire(made.host, "b")
+    await made.close()
+
+
+async def test_a_retry_that_came_meanwhile_gets_the_sandbox(tmp_path: Path) -> None:
+    slow = Slow()
+    made, clock = world(tmp_path, slots=1, backend=slow)
+    first = made.host.asker("r1", clock.now() + 5.0)
+    gave_up = asyncio.create_task(made.host.acquire("a", LIMITS, 50.0, NOBODY, first))
+    await clock.advance(4.0)
+    gave_up.cancel()
+    second = made.host.asker("r2", clock.now() + 5.0)
+    retry = asyncio.create_task(made.host.acquire("a", LIMITS, 50.0, NOBODY, second))
+    await clock.advance(4.0)
+    assert not await made.host.withdraw("a", "r1")
+    slow.gate.set()
+    assert await retry == 1
+    assert len(slow.live) == 1
+    await made.close()
+
+
+async def test_a_request_that_is_withdrawn_while_it_waits_for_a_place_makes_nothing(tmp_path: Path) -> None:
+    made, clock = world(tmp_path, slots=1, wait_s=5.0)
+    await acquire(made.host)
+    waiting = asyncio.create_task(made.host.acquire("b", LIMITS, 50.0, NOBODY, Asker("r1")))
+    await clock.settle()
+    assert not await made.host.withdraw("b", "r1")
+    await made.host.end("a", End.RELEASED)
+    with pytest.raises(Stale, match="withdrawn"):
+        await waiting
+    assert made.fake.created == 1
+    await acquire(made.host, "c")
+    await made.close()
+
+
+async def test_a_sandbox_nobody_was_given_is_destroyed_when_its_request_is_withdrawn(tmp_path: Path) -> None:
+    made, _ = world(tmp_path)
+    await made.host.acquire("a", LIMITS, 50.0, NOBODY, Asker("r1"))
+    assert not await made.host.withdraw("a", "other")
+    assert len(made.fake.live) == 1
+    assert await made.host.withdraw("a", "r1")
+    assert made.fake.live == set()
+    assert [record.end for record in made.records] == ["abandoned"]
     await made.close()
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale
-from temper.sandbox.state import MOST_LEASE_S, End, Phase, Sessions, Verdict
+from temper.sandbox.state import MOST_LEASE_S, Asker, End, Phase, Sessions, Verdict
 
 
 def live(sessions: Sessions[str], name: str = "a", *, now: float = 0.0, lease_s: float = 10.0) -> int:
@@ -40,6 +40,70 @@ def test_a_sandbox_that_surfaces_after_its_session_ended_is_unwanted() -> None:
     decision = sessions.begin("a", now=0, lease_s=1)
     sessions.end("a", End.RELEASED)
     assert not sessions.created("a", decision.epoch)
+
+
+def test_a_session_that_nobody_waits_for_any_more_is_unwanted() -> None:
+    sessions: Sessions[str] = Sessions(capacity=2)
+    epoch = sessions.begin("a", now=0, lease_s=1, asker=Asker("r1", until=5)).epoch
+    assert not sessions.unwanted("a", epoch, now=5)
+    assert sessions.unwanted("a", epoch, now=6)
+    assert not sessions.unwanted("a", epoch + 1, now=6)
+    sessions.begin("a", now=6, lease_s=1, asker=Asker("r2", until=9))
+    assert not sessions.unwanted("a", epoch, now=8)
+    assert sessions.created("a", epoch)
+    assert not sessions.unwanted("a", epoch, now=99)
+    forever = sessions.begin("b", now=0, lease_s=1).epoch
+    assert not sessions.unwanted("b", forever, now=1e9)
+
+
+def test_only_the_last_asker_who_withdraws_gives_a_session_back() -> None:
+    sessions: Sessions[str] = Sessions(capacity=1)
+    epoch = sessions.begin("a", now=0, lease_s=1, asker=Asker("r1")).epoch
+    sessions.begin("a", now=0, lease_s=1, asker=Asker("r2"))
+    assert not sessions.withdraw("a", "r1")
+    assert not sessions.withdraw("a", "other")
+    assert sessions.created("a", epoch)
+    assert sessions.withdraw("a", "r2")
+
+
+def test_a_session_that_another_was_given_is_not_one_askers_to_take_back() -> None:
+    sessions: Sessions[str] = Sessions(capacity=1)
+    epoch = sessions.begin("a", now=0, lease_s=1, asker=Asker("r1")).epoch
+    sessions.created("a", epoch)
+    assert sessions.begin("a", now=0, lease_s=1, asker=Asker("r2")).verdict is Verdict.USE
+    assert not sessions.withdraw("a", "r1")
+    assert not sessions.withdraw("a", "r2")
+
+
+def test_a_request_that_was_withdrawn_before_it_came_makes_nothing() -> None:
+    sessions: Sessions[str] = Sessions(capacity=1, tombstones=2)
+    assert not sessions.withdraw("a", "r1")
+    with pytest.raises(Stale, match="withdrawn"):
+        sessions.begin("a", now=0, lease_s=1, asker=Asker("r1"))
+    for index in range(2, 4):
+        sessions.withdraw("a", f"r{index}")
+    assert sessions.begin("a", now=0, lease_s=1, asker=Asker("r1")).verdict is Verdict.CREATE
+
+
+def test_who_comes_late_is_told_how_a_session_ended_and_what_to_do() -> None:
+    sessions: Sessions[str] = Sessions(capacity=1)
+    sessions.begin("a", now=0, lease_s=1)
+    with pytest.raises(Stale, match=r"being made.*Acquire"):
+        sessions.start("a", "c", now=0)
+    sessions.end("a", End.ABANDONED)
+    for ask in (
+        lambda: sessions.begin("a", now=0, lease_s=1),
+        lambda: sessions.start("a", "c", now=0),
+        lambda: sessions.require("a"),
+    ):
+        with pytest.raises(Stale, match=r"abandoned: .*given up.*start another session"):
+            ask()
+
+
+def test_a_command_for_a_session_of_before_a_restart_is_told_so() -> None:
+    restarted: Sessions[str] = Sessions(capacity=1)
+    with pytest.raises(Stale, match=r"restarted.*start another session.*lost"):
+        restarted.start("a", "c1", now=0)
 
 
 def test_a_command_runs_once_and_its_repeat_is_answered_from_the_log() -> None:
@@ -218,6 +282,14 @@ class Machine(RuleBasedStateMachine):
             self.live.add(name)
         else:
             self.sessions.failed(name, self.epochs.pop(name))
+
+    @rule(name=NAMES)
+    def give_up(self, name: str) -> None:
+        """Nobody of these named themselves, so no stranger takes a session from them."""
+        assert not self.sessions.withdraw(name, "stranger")
+        assert not any(
+            self.sessions.unwanted(each, epoch, now=self.now + 1e9) for each, epoch in self.epochs.items()
+        )
 
     @rule(name=NAMES, command=COMMANDS)
     def start(self, name: str, command: str) -> None:

@@ -1,7 +1,8 @@
 """The sandbox service on the bus: one request in, one reply out.
 
 New sessions and stateless calls arrive at the queue group `temper.v1.rpc.sandbox.any.<method>`, where any host may
-answer; the reply names the host, and later calls of the session go to `temper.v1.rpc.sandbox.<host>.<method>`.
+answer; the reply names the host, and later calls of the session go to `temper.v1.rpc.sandbox.<host>.<method>`. Every host
+hears `temper.v1.rpc.sandbox.all.Release`: who gave up waiting for a sandbox does not know which one is making it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,15 +21,17 @@ from temper.sandbox.egress.desk import EgressDesk, message
 from temper.sandbox.engine.base import Command, CommandResult, Isolation, Limits, Sandbox
 from temper.sandbox.episodes import Episodes
 from temper.sandbox.host import SandboxHost
-from temper.sandbox.state import End
+from temper.sandbox.state import ANYONE, End
 from temper.sandbox.tenancy import Purpose
 from temper.sandbox.toolcalls import ToolCalls
 
 ANY = "any"
+ALL = "all"
 MAX_FILE = 512 << 10
 _BEGINNERS = ("Materialize", "Step", "Finish", "Acquire", "GetCapabilities")
 
 Method = Callable[[Any], Awaitable[Message]]
+Handle = Callable[[Any, Envelope], Awaitable[Message]]
 
 
 class SandboxActor:
@@ -42,11 +45,10 @@ class SandboxActor:
         self._limits = limits
         self._slots = slots
         calls = ToolCalls(host, limits, episodes.gate, episodes.gateway)
-        self._methods: dict[str, tuple[type[Message], Method]] = {
+        methods: dict[str, tuple[type[Message], Method]] = {
             "Materialize": (sandbox_pb2.MaterializeRequest, episodes.materialize),
             "Step": (sandbox_pb2.StepRequest, episodes.step),
             "Finish": (sandbox_pb2.FinishRequest, episodes.finish),
-            "Acquire": (sandbox_pb2.AcquireRequest, self.acquire),
             "Exec": (sandbox_pb2.ExecRequest, self.execute),
             "PutFile": (sandbox_pb2.PutFileRequest, self.put_file),
             "GetFile": (sandbox_pb2.GetFileRequest, self.get_file),
@@ -59,33 +61,44 @@ class SandboxActor:
             "CallTool": (control_pb2.CallToolRequest, calls.call_tool),
             **control.methods(),
         }
+        self._handlers: dict[str, tuple[type[Message], Handle]] = {
+            "Acquire": (sandbox_pb2.AcquireRequest, self.acquire),
+            **{name: (request, _handler(method)) for name, (request, method) in methods.items()},
+        }
 
     async def serve(self, bus: Bus) -> list[Subscription]:
         """Subscribe; the queue group's subscriptions come first in the list, so a drain can stop those before the others.
 
         They are made last: whoever is answered through the group may go on at this host's own name at once.
         """
-        own = [await self._answer(bus, self._host.name, name) for name in self._methods]
-        shared = [await self._answer(bus, ANY, name) for name in self._methods if name in _BEGINNERS]
+        own = [await self._answer(bus, self._host.name, name, *each) for name, each in self._handlers.items()]
+        own.append(
+            await self._answer(bus, ALL, "Release", sandbox_pb2.ReleaseRequest, _handler(self._withdraw))
+        )
+        shared = [await self._answer(bus, ANY, name, *self._handlers[name]) for name in _BEGINNERS]
         return [*shared, *own]
 
-    async def _answer(self, bus: Bus, group: str, name: str) -> Subscription:
-        request_type, method = self._methods[name]
+    async def _answer(
+        self, bus: Bus, group: str, name: str, request_type: type[Message], handle: Handle
+    ) -> Subscription:
         return await bus.serve(
             topology.rpc("sandbox", group, name),
             request_type,
-            _handler(method),
+            handle,
             queue=ANY if group == ANY else None,
             concurrency=max(256, 4 * self._slots),
         )
 
-    async def acquire(self, request: sandbox_pb2.AcquireRequest) -> sandbox_pb2.AcquireResponse:
-        """Take a bare sandbox under a lease."""
+    async def acquire(
+        self, request: sandbox_pb2.AcquireRequest, envelope: Envelope | None = None
+    ) -> sandbox_pb2.AcquireResponse:
+        """Take a bare sandbox under a lease, for who waits until the envelope's deadline."""
         self._require(request.min_isolation)
         limits = merge_limits(self._limits, request.limits)
         require(self._host.backend.capabilities, request.needs, limits)
         purpose = Purpose(egress=self._host.policy(request.egress))
-        epoch = await self._host.acquire(request.session_id, limits, request.lease_s, purpose)
+        asker = self._host.asker(envelope.id, envelope.deadline) if envelope else ANYONE
+        epoch = await self._host.acquire(request.session_id, limits, request.lease_s, purpose, asker)
         return sandbox_pb2.AcquireResponse(host=self._host.name, epoch=epoch)
 
     def _require(self, isolation: str) -> None:
@@ -150,8 +163,18 @@ class SandboxActor:
         return sandbox_pb2.RenewLeaseResponse()
 
     async def release(self, request: sandbox_pb2.ReleaseRequest) -> sandbox_pb2.ReleaseResponse:
-        """Destroy a sandbox."""
+        """Destroy a sandbox, or take back the request for it."""
+        if request.acquire_id:
+            return await self._withdraw(request)
         return sandbox_pb2.ReleaseResponse(released=await self._host.end(request.session_id, End.RELEASED))
+
+    async def _withdraw(self, request: sandbox_pb2.ReleaseRequest) -> sandbox_pb2.ReleaseResponse:
+        if not request.acquire_id:
+            hint = "a sandbox that was given is released at its own host"
+            raise Rejected("no Acquire is named", field="acquire_id", hint=hint)
+        return sandbox_pb2.ReleaseResponse(
+            released=await self._host.withdraw(request.session_id, request.acquire_id)
+        )
 
     async def list_sessions(self, _: sandbox_pb2.ListSessionsRequest) -> sandbox_pb2.ListSessionsResponse:
         """Live sessions of this host."""
@@ -164,7 +187,7 @@ class SandboxActor:
         return capabilities_message(self._host.name, self._slots, self._host.backend.capabilities)
 
 
-def _handler(method: Method) -> Callable[[Any, Envelope], Awaitable[Message]]:
+def _handler(method: Method) -> Handle:
     async def handle(message: Any, _: Envelope) -> Message:
         return await method(message)
 

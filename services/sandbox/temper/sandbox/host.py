@@ -23,7 +23,7 @@ from temper.sandbox.engine.base import Backend, CommandResult, Limits, Sandbox
 from temper.sandbox.metrics import Metrics
 from temper.sandbox.pool import WarmPool
 from temper.sandbox.promises import Promises, of_this_machine
-from temper.sandbox.state import Decision, End, Session, Sessions, Verdict
+from temper.sandbox.state import ANYONE, Asker, Decision, End, Session, Sessions, Verdict
 from temper.sandbox.tenancy import Purpose, Settings, Tenancy, stamp
 from temper.sandbox.turns import Turns
 
@@ -64,9 +64,14 @@ class SandboxHost:
         self._places = Turns(clock)
         self._slots = Turns(clock)
 
-    async def acquire(self, name: str, limits: Limits, lease_s: float, purpose: Purpose) -> int:
-        """Have a live session of this name; returns its epoch. Raises Stale, Exhausted, Unavailable."""
-        decision = await self._admit(name, lease_s or self._settings.lease_s)
+    async def acquire(
+        self, name: str, limits: Limits, lease_s: float, purpose: Purpose, asker: Asker = ANYONE
+    ) -> int:
+        """Have a live session of this name; returns its epoch. Raises Stale, Exhausted, Unavailable.
+
+        A sandbox that is ready only after every asker has stopped waiting is given back at once.
+        """
+        decision = await self._admit(name, lease_s or self._settings.lease_s, asker)
         if decision.verdict is Verdict.CREATE:
             task = asyncio.create_task(self._create(name, decision.epoch, limits, purpose))
             self._creating[name] = task
@@ -76,12 +81,23 @@ class SandboxHost:
             await asyncio.shield(task)
         return decision.epoch
 
-    async def _admit(self, name: str, lease_s: float) -> Decision[Reply]:
+    def asker(self, request: str, deadline: float | None) -> Asker:
+        """Who sent a request that is not wanted after `deadline` (unix seconds)."""
+        if deadline is None:
+            return Asker(request)
+        return Asker(request, self._clock.monotonic() + deadline - self._clock.now())
+
+    async def withdraw(self, name: str, request: str) -> bool:
+        """Take a request for a session back; True if a sandbox was destroyed, since nobody else had asked for it."""
+        return self.sessions.withdraw(name, request) and await self.end(name, End.ABANDONED)
+
+    async def _admit(self, name: str, lease_s: float, asker: Asker) -> Decision[Reply]:
         """Ask the machine, waiting for a slot within bounds."""
         until, woken = self._clock.monotonic() + self._settings.admission_wait_s, False
         while True:
             try:
-                decision = self.sessions.begin(name, now=self._clock.monotonic(), lease_s=lease_s)
+                now = self._clock.monotonic()
+                decision = self.sessions.begin(name, now=now, lease_s=lease_s, asker=asker)
             except Exhausted:
                 if self.sessions.draining or not await self._places.wait(until, again=woken):
                     raise
@@ -131,6 +147,8 @@ class SandboxHost:
             self.failed(name, epoch)
             raise
         took = self._clock.monotonic() - started
+        if self.sessions.unwanted(name, epoch, now=self._clock.monotonic()):
+            await self.end(name, End.ABANDONED)
         if not self.sessions.created(name, epoch):  # it ended while its sandbox was being made
             await self.disconnect(name)
             await bare(sandbox).destroy()
@@ -221,9 +239,8 @@ class SandboxHost:
 
     def tenant(self, name: str) -> Tenancy:
         """A live session. Raises Stale."""
-        tenant = self._tenants.get(name)
-        if tenant is None:
-            raise Stale(f"session {name!r} is not here", field="session_id", hint="start another session")
+        self.sessions.require(name)
+        tenant = self._tenants[name]
         self.sessions.touch(name, now=self._clock.monotonic())
         return tenant
 

@@ -2,6 +2,7 @@ r"""Sessions of one host as a state machine: pure, synchronous, no clock of its 
 
     (absent) --begin--> CREATING --created--> LIVE --end--> (tombstone) --forget--> (absent)
                   \--failed--> (absent)        |
+                  \--nobody waits any more--> end(abandoned)
                                                \--lease over, nothing running--> end(reaped)
 
 The machine decides; whoever asks does the I/O and reports back. Intent comes first: a session exists from `begin` on,
@@ -10,6 +11,7 @@ A command id is run once: its result is kept and given again. A finished session
 reply, so that a repeated Finish is answered and a late Step is refused as stale.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,6 +43,18 @@ class End(StrEnum):
     REAPED = "reaped"
     DRAINED = "drained"
     FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+_ENDS: Final = {
+    End.FINISHED: "finished",
+    End.RELEASED: "released",
+    End.REAPED: "reaped: unused for longer than its lease",
+    End.DRAINED: "drained: its host is stopping",
+    End.FAILED: "failed",
+    End.ABANDONED: "abandoned: whoever asked for it had given up before it was ready",
+}
+"""In words, for who comes after."""
 
 
 class Verdict(StrEnum):
@@ -51,6 +65,20 @@ class Verdict(StrEnum):
     USE = "use"
     RUN = "run"
     CACHED = "cached"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for a session. Example: `Asker("cli-4f2a", 61.5)`."""
+
+    id: str = ""
+    """Of the request; by it the request can be withdrawn."""
+    until: float = math.inf
+    """Monotonic seconds after which nobody waits for the answer."""
+
+
+ANYONE: Final = Asker()
+"""Whose answer does not go out of date."""
 
 
 @dataclass(slots=True)
@@ -77,6 +105,8 @@ class Session(Generic[R]):
     """Commands begun."""
     begun: dict[str, int] = field(default_factory=dict[str, int])
     """Which one it was, by id, counted from 1: an id is known much longer than its reply, so it never runs twice."""
+    askers: dict[str, float] = field(default_factory=dict[str, float])
+    """Until when each of those waits who asked while it was being made; empty once somebody was given it ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +133,7 @@ class Sessions(Generic[R]):
         self._kept_ids = kept_ids
         self._live: dict[str, Session[R]] = {}
         self._ended: OrderedDict[str, tuple[int, End, R | None]] = OrderedDict()
+        self._withdrawn: OrderedDict[str, None] = OrderedDict()
         self._epoch = 0
         self._draining = False
 
@@ -116,28 +147,58 @@ class Sessions(Generic[R]):
         """The session, creating or live."""
         return self._live.get(name)
 
-    def begin(self, name: str, *, now: float, lease_s: float) -> Decision[R]:
+    def begin(self, name: str, *, now: float, lease_s: float, asker: Asker = ANYONE) -> Decision[R]:
         """Ask for a session by name: CREATE it, JOIN a creation under way, or USE the live one.
 
-        Raises Stale for one that has ended, Exhausted when the host is full or draining, Rejected for a bad lease.
+        Raises Stale for one that has ended or a request that was withdrawn, Exhausted when the host is full or draining,
+        Rejected for a bad lease.
         """
         _require_lease(lease_s)
+        if asker.id in self._withdrawn:
+            raise Stale("this request was withdrawn by its caller", field="session_id", hint="ask anew")
         known = self._live.get(name)
         if known is not None:
-            known.expires_at = max(known.expires_at, now + known.lease_s)
-            return Decision(Verdict.USE if known.phase is Phase.LIVE else Verdict.JOIN, known.epoch)
+            return self._joined(known, now, asker)
         if name in self._ended:
-            _, end, _ = self._ended[name]
-            raise Stale(
-                f"session {name!r} has ended ({end})", field="session_id", hint="start another session"
-            )
+            raise self._missing(name)
         if self._draining:
             raise Exhausted("this host is draining", hint="another host takes new sessions")
         if len(self._live) >= self._capacity:
             raise Exhausted(f"all {self._capacity} sandboxes are taken", hint="retry when one is released")
         self._epoch += 1
-        self._live[name] = Session(name, self._epoch, lease_s, now + lease_s, now)
+        session: Session[R] = Session(name, self._epoch, lease_s, now + lease_s, now)
+        session.askers[asker.id] = asker.until
+        self._live[name] = session
         return Decision(Verdict.CREATE, self._epoch)
+
+    def _joined(self, known: Session[R], now: float, asker: Asker) -> Decision[R]:
+        known.expires_at = max(known.expires_at, now + known.lease_s)
+        if known.phase is Phase.LIVE:
+            known.askers.clear()  # from now on it is not only theirs to give back
+            return Decision(Verdict.USE, known.epoch)
+        known.askers[asker.id] = max(asker.until, known.askers.get(asker.id, asker.until))
+        return Decision(Verdict.JOIN, known.epoch)
+
+    def unwanted(self, name: str, epoch: int, *, now: float) -> bool:
+        """Whether nobody waits any more for a session that is being made; the asker ends it as ABANDONED."""
+        session = self._live.get(name)
+        if session is None or session.epoch != epoch or session.phase is not Phase.CREATING:
+            return False
+        return all(until < now for until in session.askers.values())
+
+    def withdraw(self, name: str, asker: str) -> bool:
+        """A request for a session is taken back, whether it has come yet or not.
+
+        True if it was the last one, so that nobody has the session: the asker of this ends it as ABANDONED.
+        """
+        self._withdrawn[asker] = None
+        while len(self._withdrawn) > self._kept_tombstones:
+            self._withdrawn.popitem(last=False)
+        session = self._live.get(name)
+        if session is None or asker not in session.askers:
+            return False
+        del session.askers[asker]
+        return not session.askers
 
     def created(self, name: str, epoch: int) -> bool:
         """The sandbox is there. False if its session has ended meanwhile: destroy it."""
@@ -265,9 +326,25 @@ class Sessions(Generic[R]):
     def _require(self, name: str) -> Session[R]:
         session = self._live.get(name)
         if session is None or session.phase is not Phase.LIVE:
-            how = f"has ended ({self._ended[name][1]})" if name in self._ended else "is not here"
-            raise Stale(f"session {name!r} {how}", field="session_id", hint="start another session")
+            raise self._missing(name)
         return session
+
+    def require(self, name: str) -> None:
+        """Raises Stale, with the reason, for a session that is not live."""
+        self._require(name)
+
+    def _missing(self, name: str) -> Stale:
+        """Why a session is not here, as far as this host remembers."""
+        if name in self._live:
+            how = "is still being made"
+            hint = "wait for the reply to Acquire"
+        elif name in self._ended:
+            how = f"has ended ({_ENDS[self._ended[name][1]]})"
+            hint = "start another session"
+        else:
+            how = "is not here: it never was, or it ended when this host was restarted"
+            hint = "start another session, and run there again what is still needed: what ran before is lost"
+        return Stale(f"session {name!r} {how}", field="session_id", hint=hint)
 
 
 def _require_lease(lease_s: float) -> None:

@@ -24,14 +24,17 @@ from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
 from temper.runtime import topology
 from temper.runtime.bus.credentials import Credentials
 from temper.runtime.bus.nats import NatsBus
-from temper.runtime.errors import Rejected, Stale, TemperError
+from temper.runtime.errors import Rejected, Stale, TemperError, Unavailable
 
 M = TypeVar("M", bound=Message)
 Show = Callable[[bool, bytes], Awaitable[None]]
 """Takes a chunk of output; True says that it is standard error."""
 
 ANY = "any"
+ALL = "all"
 TIMEOUT_S = 60.0
+_LAST_WORD_S = 2.0
+"""For taking back what is not wanted any more."""
 _COMMAND_MARGIN_S = 30.0
 _WAIT_S = 10.0
 
@@ -66,6 +69,7 @@ class SandboxClient:
     def __init__(self, url: str, token_file: Path | None = None) -> None:
         token = token_file.read_text().strip() if token_file else None
         self._bus = NatsBus(url, name="temper/cli", credentials=Credentials(token=token))
+        self._withdrawing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         """Connect. Raises Unavailable."""
@@ -75,7 +79,9 @@ class SandboxClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Disconnect."""
+        """Disconnect, after a moment for what is being taken back."""
+        if self._withdrawing:
+            await asyncio.wait(self._withdrawing, timeout=_LAST_WORD_S)
         await self._bus.close()
 
     async def ask(self, host: str, request: Message, reply: type[M], timeout_s: float = TIMEOUT_S) -> M:
@@ -94,12 +100,31 @@ class SandboxClient:
         isolation: str = "",
         needs: Sequence[str] = (),
     ) -> Place:
-        """A bare sandbox under a lease. Raises Rejected, Exhausted."""
+        """A bare sandbox under a lease; one of this name that lives already is joined. Raises Rejected, Exhausted.
+
+        Whoever stops waiting for it has asked for nothing: it is taken back in the background.
+        """
+        asked = f"cli-{secrets.token_hex(8)}"
         request = sandbox_pb2.AcquireRequest(
             session_id=name, limits=limits, lease_s=lease_s, min_isolation=isolation, needs=needs
         )
-        reply = await self.ask(ANY, request, sandbox_pb2.AcquireResponse)
+        subject = topology.rpc("sandbox", ANY, "Acquire")
+        try:
+            reply = await self._bus.request(
+                subject, request, sandbox_pb2.AcquireResponse, timeout_s=TIMEOUT_S, id=asked
+            )
+        except (Unavailable, asyncio.CancelledError):
+            task = asyncio.create_task(self._withdraw(name, asked))
+            self._withdrawing.add(task)
+            task.add_done_callback(self._withdrawing.discard)
+            raise
         return Place(reply.host, name)
+
+    async def _withdraw(self, name: str, asked: str) -> None:
+        """Say to every host that an Acquire is not wanted: which of them has it was not told."""
+        request = sandbox_pb2.ReleaseRequest(session_id=name, acquire_id=asked)
+        with contextlib.suppress(TemperError):  # who cannot hear it has the lease
+            await self.ask(ALL, request, sandbox_pb2.ReleaseResponse, _LAST_WORD_S)
 
     async def execute(
         self,

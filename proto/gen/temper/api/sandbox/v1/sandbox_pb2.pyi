@@ -360,10 +360,12 @@ class RenewLeaseResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReleaseRequest(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "acquire_id")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_ID_FIELD_NUMBER: _ClassVar[int]
     session_id: str
-    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+    acquire_id: str
+    def __init__(self, session_id: _Optional[str] = ..., acquire_id: _Optional[str] = ...) -> None: ...
 
 class ReleaseResponse(_message.Message):
     __slots__ = ("released",)
