@@ -1,6 +1,6 @@
 """One sandbox for one client of the tools: here in this process, or on a running platform.
 
-A seat is entered to have its sandbox and left to end it: `async with LocalSeat(config) as seat: await seat.call(...)`.
+A seat is entered to have its sandbox and left to end it: `async with seats.seat() as seat: await seat.call(...)`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from temper.runtime.bus.base import Bus
 from temper.runtime.clock import Clock, SystemClock
 from temper.runtime.errors import Rejected, TemperError
 from temper.sandbox.config import SandboxConfig
-from temper.sandbox.engine.base import Isolation
+from temper.sandbox.engine.base import Isolation, Limits
 from temper.sandbox.gate import Gate
 from temper.sandbox.gateway import Gateway
 from temper.sandbox.host import SandboxHost
@@ -36,6 +36,16 @@ _RENEWALS: Final = 3
 class Seat(Protocol):
     """A sandbox that lives as long as the seat is entered."""
 
+    async def __aenter__(self) -> Self:
+        """Have the sandbox. Raises TemperError."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Destroy it."""
+        ...
+
     async def call(self, name: str, arguments: str) -> control_pb2.CallToolResponse:
         """One call of a standard tool; `arguments` is text, as it was written. Raises TemperError."""
         ...
@@ -46,21 +56,21 @@ def _request(session: str, name: str, arguments: str) -> control_pb2.CallToolReq
     return control_pb2.CallToolRequest(session_id=session, command_id=secrets.token_hex(8), call=call)
 
 
-class LocalSeat:
-    """A sandbox of a backend in this process; it cannot outlive the process."""
+class LocalSeats:
+    """A backend in this process with places for `most` sandboxes; none of them can outlive the process."""
 
-    def __init__(self, config: SandboxConfig, clock: Clock | None = None) -> None:
+    def __init__(self, config: SandboxConfig, most: int = 1, clock: Clock | None = None) -> None:
         self._config = config
+        self._most = most
         self._clock = clock or SystemClock()
-        self._name = f"tools-{secrets.token_hex(4)}"
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start the backend and make the sandbox. Raises Rejected, Unavailable."""
+        """Start the backend. Raises Rejected, Unavailable."""
         from temper.sandbox.choose import make_backend
 
         config = self._config
-        backend = make_backend(config.model_copy(update={"slots": 1, "warm": 0, "warm_most": 0}))
+        backend = make_backend(config.model_copy(update={"slots": self._most, "warm": 0, "warm_most": 0}))
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(backend.close)
             await backend.start()
@@ -68,28 +78,58 @@ class LocalSeat:
                 raise Rejected(
                     f"the {config.backend} backend isolates weakly", field="backend", hint="allow_weak = true"
                 )
-            limits = config.limits.build()
-            host = SandboxHost(
+            self._limits = config.limits.build()
+            self._host = SandboxHost(
                 "local",
                 backend,
-                WarmPool(backend, limits, 0),
-                Settings(slots=1, lease_s=config.lease_s),
+                WarmPool(backend, self._limits, 0),
+                Settings(slots=self._most, lease_s=config.lease_s),
                 clock=self._clock,
                 metrics=Metrics(CollectorRegistry()),
                 publish=lambda _: None,
             )
-            stack.push_async_callback(host.end, self._name, End.RELEASED)
-            await host.acquire(self._name, limits, config.lease_s, Purpose())
             gate = Gate(tools=tuple(config.approvals.tools), commands=config.approvals.commands)
-            self._calls = ToolCalls(host, limits, gate, Gateway(self._clock))
+            self._calls = ToolCalls(self._host, self._limits, gate, Gateway(self._clock))
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Destroy the sandbox, end the backend."""
+        """End the backend, and with it every sandbox that is left."""
         await self._stack.aclose()
+
+    def seat(self) -> "LocalSeat":
+        """A seat, not entered yet."""
+        return LocalSeat(self._host, self._limits, self._calls, self._config.lease_s)
+
+
+class LocalSeat:
+    """A sandbox of a backend in this process."""
+
+    def __init__(self, host: SandboxHost, limits: Limits, calls: ToolCalls, lease_s: float) -> None:
+        self._host = host
+        self._limits = limits
+        self._calls = calls
+        self._lease_s = lease_s
+        self._name = f"tools-{secrets.token_hex(4)}"
+
+    async def __aenter__(self) -> Self:
+        """Make the sandbox. Raises Rejected, Exhausted, Unavailable."""
+        try:
+            await self._host.acquire(self._name, self._limits, self._lease_s, Purpose())
+        except (
+            BaseException
+        ):  # one that surfaces after its caller has gone finds its session ended, and goes too
+            await self._host.end(self._name, End.RELEASED)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Destroy the sandbox."""
+        await self._host.end(self._name, End.RELEASED)
 
     async def call(self, name: str, arguments: str) -> control_pb2.CallToolResponse:
         """One call."""
