@@ -11,6 +11,7 @@ from google.protobuf.wrappers_pb2 import Int64Value, StringValue
 from tests.contract.conftest import MakeSide
 from tests.contract.harness import Side, small_topology
 
+from temper.runtime.bus import requests
 from temper.runtime.bus.base import Bus, Delivery, kept_alive
 from temper.runtime.envelope import Envelope
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale, TemperError, Unavailable
@@ -54,6 +55,25 @@ async def test_a_request_to_a_service_that_stopped_fails_without_waiting(side: S
     await served.stop()
     with pytest.raises(Unavailable, match="nobody serves"):
         await ask(side.bus, "hi", timeout_s=1000.0)
+
+
+async def test_a_request_that_has_no_end_keeps_no_service_from_stopping(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(requests, "DRAIN_S", 0.01)
+    begun = asyncio.Event()
+
+    async def endless(_: StringValue, __: Envelope) -> StringValue:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    served = await side.bus.serve(rpc("echo"), StringValue, endless)
+    asking = asyncio.create_task(ask(side.bus, "hi", timeout_s=1000.0))
+    await begun.wait()
+    await served.stop()
+    with pytest.raises(Unavailable, match="its host is stopping"):
+        await asking
 
 
 @pytest.mark.parametrize("kind", [Rejected, Unavailable, Stale, Conflict, Exhausted])

@@ -131,7 +131,7 @@ class Subscription(Protocol):
     """A served subject."""
 
     async def stop(self) -> None:
-        """Take no new request, wait for those in flight."""
+        """Take no new request, wait for those in flight; what takes longer than ten seconds is cancelled."""
         ...
 
 

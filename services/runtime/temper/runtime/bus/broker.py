@@ -261,8 +261,6 @@ class Service:
     """Group whose members take turns; None: answers alone."""
     respond: Responder
     """Body and envelope in, body out."""
-    busy: int = 0
-    """Requests in flight."""
 
 
 class Broker:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message as Proto
 
+from temper.runtime.bus import requests
 from temper.runtime.bus.base import Deleted, Entry, Settled, WatchItem, checked_key
 from temper.runtime.bus.broker import Broker, Handout, MemoryBucket, Message, Service, Signal, WorkQueue
 from temper.runtime.envelope import parse
@@ -163,11 +165,14 @@ class Served:
 
     def __init__(self, broker: Broker, subject: str, service: Service) -> None:
         self._broker, self._subject, self._service = broker, subject, service
-        self.idle = Signal()
+        self.running: set[asyncio.Task[object]] = set()
+        """Requests in flight."""
 
     async def stop(self) -> None:
         services = self._broker.services.get(self._subject, [])
         if self._service in services:
             services.remove(self._service)
-        while self._service.busy:
-            await self.idle.next().wait()
+        if self.running:
+            _, late = await asyncio.wait(self.running, timeout=requests.DRAIN_S)
+            for task in late:
+                task.cancel()

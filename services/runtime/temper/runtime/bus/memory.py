@@ -172,15 +172,16 @@ class MemoryBus:
         concurrency: int = 256,
     ) -> Subscription:
         async def respond(body: bytes, envelope: Envelope) -> bytes:
-            if service.busy >= concurrency:
+            if len(served.running) >= concurrency:
                 raise Exhausted(f"{concurrency} requests are in flight already")
-            service.busy += 1
+            answering = asyncio.current_task()
+            assert answering is not None, "a request is answered in a task of its own"
+            served.running.add(answering)
             try:
                 await self.reached()
                 return await self._respond(handler, parse(envelope, body, request_type), envelope)
             finally:
-                service.busy -= 1
-                served.idle.fire()
+                served.running.discard(answering)
 
         service = Service(queue, respond)
         served = Served(self.broker, subject, service)
