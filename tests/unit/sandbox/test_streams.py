@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temper.runtime.clock import FakeClock, SystemClock
-from temper.runtime.errors import Stale
+from temper.runtime.errors import Rejected, Stale
 from temper.sandbox import streams
+from temper.sandbox.desk import Desk
 from temper.sandbox.engine.base import Stream
 from temper.sandbox.streams import OutputWindow
 
@@ -55,6 +56,27 @@ async def test_an_end_frees_a_writer_who_waits() -> None:
     window.end()
     await writing
     assert await window.read(0, 0) == ([(OUT, b"1")], 1, True)
+
+
+async def test_a_reader_in_a_hurry_gets_what_is_there() -> None:
+    window = OutputWindow(FakeClock())
+    reading = asyncio.create_task(window.read(0, 30.0))
+    await asyncio.sleep(0)
+    window.hurry()
+    assert await reading == ([], 0, False)
+    assert await window.read(0, 30.0) == ([], 0, False)
+    await window.sink(OUT, b"last")
+    assert await window.read(0, 30.0) == ([(OUT, b"last")], 4, False)
+
+
+async def test_nobody_waits_in_a_hurry_for_a_stream_that_may_come() -> None:
+    desk = Desk(FakeClock())
+    waiting = [asyncio.create_task(desk.window("later", 30.0)) for _ in range(2)]
+    await asyncio.sleep(0)
+    desk.hurry()
+    for each in [*waiting, desk.window("never", 30.0)]:
+        with pytest.raises(Rejected, match="nothing streams"):
+            await each
 
 
 async def test_a_reader_waits_for_news_and_no_longer() -> None:

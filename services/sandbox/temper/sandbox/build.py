@@ -1,8 +1,11 @@
 """Wiring of the service: which parts there are and who gets whom."""
 
+import asyncio
 import ipaddress
+from collections.abc import Sequence
 
 from temper.api.common.v1 import common_pb2
+from temper.runtime.bus.base import Subscription
 from temper.runtime.errors import Rejected
 from temper.runtime.service import Context
 from temper.runtime.telemetry import get_logger
@@ -93,8 +96,7 @@ async def build(context: Context[SandboxConfig]) -> None:
     subscriptions = await actor.serve(context.bus)
 
     async def leave() -> None:
-        for subscription in subscriptions:
-            await subscription.stop()
+        await stop(control, subscriptions)
         await host.drain()
         await recorder.flush()
 
@@ -103,6 +105,15 @@ async def build(context: Context[SandboxConfig]) -> None:
     context.supervisor.start("reaper", host.reap)
     context.supervisor.start("warm-pool", pool.fill)
     context.supervisor.start("recorder", recorder.run)
+
+
+async def stop(control: Control, subscriptions: Sequence[Subscription]) -> None:
+    """Take no new request and see those in flight end. Whoever only waits for news is answered at once.
+
+    All at the same time, the queue group's first: one after the other, each may take as long as its longest request.
+    """
+    control.hurry()
+    await asyncio.gather(*(subscription.stop() for subscription in subscriptions))
 
 
 def _fetcher(context: Context[SandboxConfig]) -> environments.Fetch:

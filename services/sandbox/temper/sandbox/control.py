@@ -1,5 +1,6 @@
 """Direct control of a live sandbox over the bus: the methods of `SandboxControlService`, one message in, one out."""
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -7,6 +8,7 @@ from google.protobuf.message import Message
 
 from temper.api.sandbox.v1 import control_pb2 as pb
 from temper.runtime.blobs import BlobStore, content_key
+from temper.runtime.errors import Stale
 from temper.sandbox.branching import Branches
 from temper.sandbox.convert import merge_limits, printable, result_message
 from temper.sandbox.engine.base import (
@@ -88,6 +90,12 @@ class Control:
             "Restore": (pb.RestoreRequest, self.restore),
             "Rollback": (pb.RollbackRequest, self.rollback),
         }
+
+    def hurry(self) -> None:
+        """Answer those who wait for output or changes: a host that stops would wait for them in turn."""
+        for session in self._host.sessions:
+            with contextlib.suppress(Stale):  # it is being made, and nobody reads from it
+                self._host.desk(session.name).hurry()
 
     async def start_program(self, request: pb.StartProgramRequest) -> pb.StartProgramResponse:
         """Start a program that outlives the call."""

@@ -28,6 +28,7 @@ class Desk:
         self._windows: OrderedDict[str, OutputWindow] = OrderedDict()
         self._starting = asyncio.Lock()
         self._opened = asyncio.Event()
+        self._hurried = False
         self.timeline = Timeline()
         """Its snapshots."""
         self.watches = Watches(clock)
@@ -94,12 +95,20 @@ class Desk:
         if name not in self._windows and wait_s > 0:
             with contextlib.suppress(TimeoutError):
                 async with self._clock.timeout(wait_s):
-                    while name not in self._windows:
+                    while name not in self._windows and not self._hurried:
                         self._opened.clear()
                         await self._opened.wait()
         if name not in self._windows:
             raise Rejected(f"nothing streams as {name!r}", field="stream_id", hint="start it with stream")
         return self._windows[name]
+
+    def hurry(self) -> None:
+        """Have no reader wait for what may come."""
+        self._hurried = True
+        self._opened.set()
+        for window in self._windows.values():
+            window.hurry()
+        self.watches.hurry()
 
     def clear(self) -> None:
         """The sandbox began anew: its programs are gone. What they wrote can still be read."""

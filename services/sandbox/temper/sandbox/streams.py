@@ -33,6 +33,7 @@ class OutputWindow:
         self._first = 0
         self._held = 0
         self._news = asyncio.Event()
+        self._hurried = False
         self._room = asyncio.Event()
         self.ended = False
         """Whether nothing more will come in."""
@@ -53,13 +54,18 @@ class OutputWindow:
         self._news.set()
         self._room.set()
 
+    def hurry(self) -> None:
+        """Have nobody wait for more: a host that stops answers at once."""
+        self._hurried = True
+        self._news.set()
+
     async def read(self, offset: int, wait_s: float) -> tuple[list[Chunk], int, bool]:
         """Let go of what lies before `offset`; what follows it, the next offset, and whether that was all.
 
         Waits up to `wait_s` for something to come. Raises Stale for an offset that was let go of or never reached.
         """
         self._release(offset)
-        if not self._chunks and not self.ended and wait_s > 0:
+        if not self._chunks and not self.ended and not self._hurried and wait_s > 0:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
                 async with self._clock.timeout(wait_s):

@@ -34,6 +34,7 @@ class ChangeWindow:
         self._changes: deque[Change] = deque()
         self._first = 0
         self._news = asyncio.Event()
+        self._hurried = False
         self.ended = False
         """Whether nothing more will come in."""
 
@@ -48,6 +49,11 @@ class ChangeWindow:
     def end(self) -> None:
         """Nothing more will come; what is there can still be read."""
         self.ended = True
+        self._news.set()
+
+    def hurry(self) -> None:
+        """Have nobody wait for more: a host that stops answers at once."""
+        self._hurried = True
         self._news.set()
 
     async def read(self, offset: int, wait_s: float) -> tuple[list[Change], int, bool]:
@@ -65,7 +71,7 @@ class ChangeWindow:
         while self._first < offset:
             self._changes.popleft()
             self._first += 1
-        if not self._changes and not self.ended and wait_s > 0:
+        if not self._changes and not self.ended and not self._hurried and wait_s > 0:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
                 async with self._clock.timeout(wait_s):
@@ -113,6 +119,11 @@ class Watches:
         if watch is not None:
             watch.window.end()
             await _stop(watch.pump)
+
+    def hurry(self) -> None:
+        """Have no reader wait for more."""
+        for watch in self._open.values():
+            watch.window.hurry()
 
     def clear(self) -> None:
         """The sandbox began anew or ended: nothing more happens where they looked."""
