@@ -18,15 +18,15 @@ import httpx2
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
+from tests.conformance.sandbox.servers import address
 
 from temper.runtime.config import load
 from temper.runtime.testing import eventually
-from temper.sandbox import tools
+from temper.sandbox import toolhttp, tools
 from temper.sandbox.config import SandboxConfig
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.mcp import reclaim_left
 from temper.sandbox.seats import LocalSeats
-from temper.sandbox.toolhttp import serve
 from temper.sandbox.toollisten import HttpOptions, listen, url
 from temper.sandbox.toolsessions import ToolSessions
 
@@ -70,7 +70,7 @@ async def served(
     listening = listen(options)
     async with LocalSeats(load("sandbox", SandboxConfig, sets=sets), most) as seats:
         sessions, told = ToolSessions(seats.seat, most, LONG_S), asyncio.Event()
-        serving = asyncio.create_task(serve(sessions, options, listening, told, lambda: None))
+        serving = asyncio.create_task(toolhttp.serve(sessions, options, listening, told, lambda: None))
         try:
             yield Served(url(listening), seats._host, sessions, told, serving)
         finally:
@@ -85,10 +85,10 @@ async def python(client: Client, code: str) -> str:
     return content.text
 
 
-async def refusal(address: str) -> str:
+async def refusal(where: str) -> str:
     """What the client says of a server that takes no session."""
     with pytest.raises(ExceptionGroup) as refused:
-        async with Client(address):
+        async with Client(where):
             pass
     assert refused.group_contains(MCPError)
     return "".join(traceback.format_exception(refused.value))
@@ -163,20 +163,20 @@ async def test_many_at_once_get_a_session_or_the_reason_and_no_sandbox_is_left(t
         assert (server.sandboxes(), len(server.sessions)) == (0, 0)
 
 
-class Process:
-    """A server in a process of its own."""
+async def test_a_connection_that_asks_for_nothing_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolhttp, "_REQUEST_S", 0.01)
+    async with served(tmp_path) as server:
+        where = httpx2.URL(server.url)
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        writer.write(b"POST /mcp HTTP/1.1\r\nHost:")
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        writer.close()
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
 
-    async def url(self) -> str:
-        assert self.process.stderr is not None
-        while (line := await self.process.stderr.readline()) and not line.startswith(b"tools at "):
-            pass
-        return line.decode().split()[2]
-
-    def children(self) -> list[str]:
-        return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def names(directory: Path) -> list[str]:
@@ -188,16 +188,15 @@ def names(directory: Path) -> list[str]:
 async def test_a_server_that_ends_leaves_no_sandbox(how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "temper.sandbox", "mcp", "--set", "first_uid=380000"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    process = await asyncio.create_subprocess_exec(
+    server = await asyncio.create_subprocess_exec(
         *command, "--http", "127.0.0.1:0", env=environment, stderr=asyncio.subprocess.PIPE
     )
-    server = Process(process)
     async with httpx2.AsyncClient(headers=ACCEPT) as http:
-        assert (await http.post(await server.url(), json=OPENING)).status_code == 200
-    children = server.children()
+        assert (await http.post(await address(server), json=OPENING)).status_code == 200
+    children = children_of(server.pid)
     assert children
-    process.send_signal(how)
-    assert await process.wait() == (-how if how is signal.SIGKILL else 0)
+    server.send_signal(how)
+    assert await server.wait() == (-how if how is signal.SIGKILL else 0)
     await eventually(lambda: not any(Path("/proc", each).exists() for each in children))
     if how is signal.SIGKILL:
         assert reclaim_left(tmp_path) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.conformance.sandbox.servers import address
 from tests.conformance.sandbox.test_service import Service, working_backend
 
 from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
@@ -98,17 +99,42 @@ async def test_a_platforms_tools_over_mcp_have_one_sandbox_that_goes_with_the_cl
     service: Service, nats_server: NatsServer
 ) -> None:
     mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
-    command = [
-        *("-c", "import sys; from temper.client.cli import main; sys.exit(main())"),
-        *("sandbox", "mcp", "--isolation", "weak", "--lease", "20"),
-        *("--bus-url", nats_server.url, "--bus-token-file", str(nats_server.token_file)),
-    ]
-    async with mcp.Client(mcp.StdioServerParameters(command=sys.executable, args=command)) as client:
+    command = tools_of(nats_server)
+    async with mcp.Client(mcp.StdioServerParameters(command=command[0], args=command[1:])) as client:
         result = await client.call_tool("shell", {"command": "echo hi"})
         assert (result.is_error, result.content[0].text) == (False, "hi")
         assert await sessions(service) == 1
     # A client kills a server that is slow to leave; then the lease ends the sandbox.
-    await eventually(lambda: none_left(service), within_s=120)
+    await eventually(lambda: left(service, 0), within_s=120)
+
+
+async def test_a_platforms_tools_over_http_have_a_sandbox_for_each_session(
+    service: Service, nats_server: NatsServer
+) -> None:
+    mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    server = await asyncio.create_subprocess_exec(
+        *tools_of(nats_server), "--http", "127.0.0.1:0", stderr=asyncio.subprocess.PIPE
+    )
+    where = await address(server)
+    async with mcp.Client(where) as first:
+        async with mcp.Client(where) as second:
+            for client, said in ((first, "one"), (second, "two")):
+                result = await client.call_tool("shell", {"command": f"echo {said} | tee -a /work/said"})
+                assert (result.is_error, result.content[0].text) == (False, said)
+            assert await sessions(service) == 2
+        await eventually(lambda: left(service, 1))
+        server.terminate()
+        assert await server.wait() == 0
+        await eventually(lambda: left(service, 0), within_s=120)
+
+
+def tools_of(server: NatsServer) -> list[str]:
+    """The command that serves a platform's tools."""
+    return [
+        *(sys.executable, "-c", "import sys; from temper.client.cli import main; sys.exit(main())"),
+        *("sandbox", "mcp", "--isolation", "weak", "--lease", "20"),
+        *("--bus-url", server.url, "--bus-token-file", str(server.token_file)),
+    ]
 
 
 async def sessions(service: Service) -> int:
@@ -116,5 +142,5 @@ async def sessions(service: Service) -> int:
     return len(listed.sessions)
 
 
-async def none_left(service: Service) -> bool:
-    return await sessions(service) == 0
+async def left(service: Service, number: int) -> bool:
+    return await sessions(service) == number

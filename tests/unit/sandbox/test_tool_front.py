@@ -112,6 +112,7 @@ async def test_without_a_token_pages_of_a_browser_reach_nothing(
     async with served(host=host) as front:
         reply = await front.ask(headers={"origin": origin} if origin else {}, json=OPENING)
         assert (reply.status_code, front.seats.made) == (status, int(status == 200))
+        assert status == 200 or "--token-file" in told(reply)
 
 
 @pytest.mark.parametrize(
@@ -280,3 +281,17 @@ async def test_calls_of_one_session_are_answered_each_by_its_own_answer() -> Non
         replies = await asyncio.gather(*(front.ask(headers=session, json=call) for call in calls))
         for number, reply in enumerate(replies):
             assert f"tool-{number} {{}}" in reply.text
+
+
+async def test_of_two_requests_with_one_id_the_second_is_refused_instead_of_left_waiting() -> None:
+    async with served() as front:
+        session = await front.begun()
+        front.seats.answer.clear()
+        calling = asyncio.create_task(front.ask(headers=session, json=CALL))
+        await eventually(lambda: front.seats.calls == 1)
+        again = await front.ask(headers=session, json=CALL | {"id": "1"})
+        assert (again.status_code, "under way" in told(again)) == (409, True)
+        front.seats.answer.set()
+        assert '"result"' in (await calling).text
+        assert '"result"' in (await front.ask(headers=session, json=CALL)).text
+        assert (await front.ask(headers=session, content=b"[]")).status_code == 400

@@ -7,8 +7,10 @@ refused with the versions that have them, which makes a client that knows both t
 """
 
 import asyncio
+import contextlib
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
 from typing import Final
 
 import pydantic_core
@@ -32,6 +34,7 @@ from mcp_types import (
     ErrorData,
     InitializeRequestParams,
     JSONRPCError,
+    JSONRPCMessage,
     JSONRPCRequest,
     jsonrpc_message_adapter,
 )
@@ -78,6 +81,7 @@ class ToolFront:
         self._token = None if token is None else token.encode()
         self._security = TransportSecurityMiddleware(_LOOPBACK if token is None else None)
         self._body_s = body_s
+        self._asked: set[tuple[str, str]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -93,8 +97,7 @@ class ToolFront:
         self._let_in(request)
         refused = await self._security.validate_request(request, is_post=request.method == "POST")
         if refused is not None:
-            await refused(request.scope, request.receive, send)
-            return
+            raise _Refusal(refused.status_code, INVALID_REQUEST, _why(refused.status_code))
         _require_address(request)
         name = request.headers.get(MCP_SESSION_ID_HEADER)
         transport = None if name is None else self._sessions.find(name)
@@ -104,11 +107,30 @@ class ToolFront:
             await self._end(request, name, send)
             return
         body = await self._body(request)
-        if transport is not None:
-            await transport.handle_request(request.scope, _replay(body, request.receive), send)
-        else:
-            _require_opening(request, body)
+        message = _message(body)
+        if transport is None:
+            _require_opening(request, message)
             await self._open(request, body, send)
+            return
+        with self._under_way(_name(transport), message):
+            await transport.handle_request(request.scope, _replay(body, request.receive), send)
+
+    @contextlib.contextmanager
+    def _under_way(self, name: str, message: JSONRPCMessage) -> Iterator[None]:
+        """Of two requests of one id the transport would answer one and leave the other waiting for ever."""
+        if not isinstance(message, JSONRPCRequest):
+            yield
+            return
+        asked = (name, str(message.id))
+        if asked in self._asked:
+            raise _Refusal(
+                409, INVALID_REQUEST, f"a request of the id {message.id} is under way in this session"
+            )
+        self._asked.add(asked)
+        try:
+            yield
+        finally:
+            self._asked.discard(asked)
 
     def _let_in(self, request: Request) -> None:
         if self._token is None:
@@ -157,7 +179,7 @@ class ToolFront:
         async def watched(message: Message) -> None:
             nonlocal established
             if message["type"] == "http.response.start":
-                established = message["status"] < 400
+                established = message["status"] < HTTPStatus.BAD_REQUEST
             await send(message)
 
         try:
@@ -179,6 +201,14 @@ class _ClientGone(Exception):  # noqa: N818 - what happened, not a fault
     """The connection has ended."""
 
 
+def _why(status: int) -> str:
+    """What the package's own check of a request's headers does not say: the way out."""
+    if status == HTTPStatus.BAD_REQUEST:
+        return "Content-Type must be application/json"
+    what = "Host" if status == HTTPStatus.MISDIRECTED_REQUEST else "Origin"
+    return f"{what} is not this machine: say 127.0.0.1 or localhost, or serve with --token-file"
+
+
 def _name(transport: StreamableHTTPServerTransport) -> str:
     return transport.mcp_session_id or ""
 
@@ -198,16 +228,19 @@ def _require_address(request: Request) -> None:
         raise refusal
 
 
-def _require_opening(request: Request, body: bytes) -> None:
-    """Only a sound initialize begins a session: anything else costs no sandbox."""
-    if not all(check_accept_headers(request)):
-        raise _Refusal(406, INVALID_REQUEST, "accept both application/json and text/event-stream")
+def _message(body: bytes) -> JSONRPCMessage:
     try:
-        message = jsonrpc_message_adapter.validate_python(pydantic_core.from_json(body), by_name=False)
+        return jsonrpc_message_adapter.validate_python(pydantic_core.from_json(body), by_name=False)
     except ValidationError:
         raise _Refusal(400, INVALID_REQUEST, "the body is no JSON-RPC message") from None
     except ValueError as error:
         raise _Refusal(400, PARSE_ERROR, f"the body is no JSON: {error}") from None
+
+
+def _require_opening(request: Request, message: JSONRPCMessage) -> None:
+    """Only a sound initialize begins a session: anything else costs no sandbox."""
+    if not all(check_accept_headers(request)):
+        raise _Refusal(406, INVALID_REQUEST, "accept both application/json and text/event-stream")
     if not isinstance(message, JSONRPCRequest) or message.method != "initialize":
         raise _Refusal(
             400, INVALID_REQUEST, f"no {MCP_SESSION_ID_HEADER}: a session begins by the request initialize"
