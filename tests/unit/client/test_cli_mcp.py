@@ -54,9 +54,23 @@ def test_on_a_platform_the_brokers_token_and_the_clients_are_kept_apart(
     assert not any(each.startswith(("--http", "--token-file", "--sessions", "--idle")) for each in replaced)
 
 
-def test_a_setting_without_a_backend_of_its_own_is_refused(
-    replaced: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*PLATFORM, "--set", "limits.pids=9"], "add --backend"),
+        (["--backend", "namespaces", "--lease", "20"], "--lease: a sandbox made here"),
+        (["--backend", "namespaces", "--isolation", "vm"], "--isolation: a sandbox made here"),
+        (["--backend", "namespaces", "--wall", "5"], "use --set"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(
+    arguments: list[str], said: str, replaced: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(["sandbox", "mcp", *PLATFORM, "--set", "limits.pids=9"]) == 2
-    assert "add --backend" in capsys.readouterr().err
+    assert invoke(["sandbox", "mcp", *arguments]) == 2
+    assert said in capsys.readouterr().err
     assert not replaced
+
+
+def test_on_a_platform_what_was_asked_for_goes_along(replaced: list[str]) -> None:
+    become([*PLATFORM, "--isolation", "vm", "--lease", "20", "--wall", "5"])
+    assert replaced[4:] == [*PLATFORM, "--isolation=vm", "--lease=20.0", "--wall=5.0"]

@@ -116,6 +116,15 @@ async def test_without_a_token_pages_of_a_browser_reach_nothing(
 
 
 @pytest.mark.parametrize(
+    ("listens", "named"), [("127.0.0.2", "127.0.0.2"), ("::1", "[::1]"), ("me", "me:80")]
+)
+async def test_the_name_that_was_listened_on_is_a_name_of_this_machine(listens: str, named: str) -> None:
+    transport = httpx2.ASGITransport(ToolFront(ToolSessions(Seats().seat, 1, 1.0), None, listens))
+    async with httpx2.AsyncClient(transport=transport, base_url=f"http://{named}") as client:
+        assert (await client.get("/mcp")).status_code == 405
+
+
+@pytest.mark.parametrize(
     ("body", "status", "said"),
     [
         (b"", 400, "no JSON"),

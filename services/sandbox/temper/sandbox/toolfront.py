@@ -52,10 +52,6 @@ _METHODS: Final = "POST, DELETE"
 _BODY_S: Final = 30.0
 """Seconds in which a body must be there."""
 _HERE: Final = ("127.0.0.1", "localhost", "[::1]")
-_LOOPBACK: Final = TransportSecuritySettings(
-    allowed_hosts=[form for host in _HERE for form in (host, f"{host}:*")],
-    allowed_origins=[form for host in _HERE for form in (f"http://{host}", f"http://{host}:*")],
-)
 
 
 class _Refusal(Exception):  # noqa: N818 - an answer, not a fault
@@ -74,12 +70,14 @@ class _Refusal(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class ToolFront:
-    """The ASGI application. Without a token only who is on this machine, and no page of a browser, is served."""
+    """The ASGI application. `host` is where it listens: without a token no page of a browser gets at it there."""
 
-    def __init__(self, sessions: ToolSessions, token: str | None, body_s: float = _BODY_S) -> None:
+    def __init__(
+        self, sessions: ToolSessions, token: str | None, host: str = _HERE[0], body_s: float = _BODY_S
+    ) -> None:
         self._sessions = sessions
         self._token = None if token is None else token.encode()
-        self._security = TransportSecurityMiddleware(_LOOPBACK if token is None else None)
+        self._security = TransportSecurityMiddleware(_only(host) if token is None else None)
         self._body_s = body_s
         self._asked: set[tuple[str, str]] = set()
 
@@ -201,12 +199,23 @@ class _ClientGone(Exception):  # noqa: N818 - what happened, not a fault
     """The connection has ended."""
 
 
+def _only(host: str) -> TransportSecuritySettings:
+    """Names of this machine, on any port: a tunnel has its own."""
+    names = (*_HERE, f"[{host}]" if ":" in host else host)
+    return TransportSecuritySettings(
+        allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
+        allowed_origins=[form for name in names for form in (f"http://{name}", f"http://{name}:*")],
+    )
+
+
 def _why(status: int) -> str:
     """What the package's own check of a request's headers does not say: the way out."""
     if status == HTTPStatus.BAD_REQUEST:
         return "Content-Type must be application/json"
     what = "Host" if status == HTTPStatus.MISDIRECTED_REQUEST else "Origin"
-    return f"{what} is not this machine: say 127.0.0.1 or localhost, or serve with --token-file"
+    return (
+        f"{what} is no name of this machine: say localhost, or what --http says, or serve with --token-file"
+    )
 
 
 def _name(transport: StreamableHTTPServerTransport) -> str:

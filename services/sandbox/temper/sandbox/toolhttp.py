@@ -52,7 +52,7 @@ async def serve(
 ) -> None:
     """Serve on `listening` until `told`, then end every session; `ready` is called when clients may come."""
     config = uvicorn.Config(
-        ToolFront(sessions, options.token),
+        ToolFront(sessions, options.token, options.host),
         http=_Prompt,
         ws="none",
         lifespan="off",

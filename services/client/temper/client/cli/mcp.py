@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -22,12 +23,16 @@ def mcp(
         tuple[str, ...], Parameter(name="--set", help="With --backend: a setting of the sandbox service.")
     ] = (),
     isolation: Annotated[
-        str, Parameter(help="On a platform, least isolation: none, weak, namespace, vm.")
-    ] = "namespace",
+        str | None,
+        Parameter(help="On a platform, least isolation: none, weak, namespace (the default), vm."),
+    ] = None,
     lease: Annotated[
-        float, Parameter(help="On a platform, seconds the sandbox outlives this process.")
-    ] = 300.0,
-    wall: Annotated[float, Parameter(help="On a platform, seconds one call may take.")] = 60.0,
+        float | None,
+        Parameter(help="On a platform, seconds the sandbox outlives this process; 300 by default."),
+    ] = None,
+    wall: Annotated[
+        float | None, Parameter(help="On a platform, seconds one call may take; 60 by default.")
+    ] = None,
     http: Annotated[
         str | None,
         Parameter(
@@ -48,19 +53,27 @@ def mcp(
 ) -> None:
     """Serve python, shell, files and submit to clients of MCP: each session has one sandbox, which ends with it."""
     command = [sys.executable, "-m", "temper.sandbox", "mcp"]
+    of_platform = {"--isolation": isolation, "--lease": lease, "--wall": wall}
     if backend:
+        _refuse(of_platform, "a sandbox made here goes by the settings of the sandbox service", "use --set")
         for each in (f"backend={backend}", *settings):
             command += ["--set", each]
     else:
-        if settings:
-            raise Rejected("a running platform has its own settings", field="--set", hint="add --backend")
+        _refuse({"--set": settings or None}, "a running platform has its own settings", "add --backend")
         url, bus_token_file = broker.address()
-        command += ["--bus-url", url, "--isolation", isolation, "--lease", str(lease), "--wall", str(wall)]
+        command += ["--bus-url", url, *_given(of_platform)]
         if bus_token_file:
             command += ["--bus-token-file", str(bus_token_file)]
-    over_http = {"--http": http, "--token-file": token_file, "--sessions": sessions, "--idle": idle}
-    for option, value in over_http.items():
-        if value is not None:
-            command += [f"{option}={value}"]
+    command += _given({"--http": http, "--token-file": token_file, "--sessions": sessions, "--idle": idle})
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606 - our own program, in this one's place: no relay of what it says
+
+
+def _given(options: Mapping[str, object]) -> list[str]:
+    return [f"{name}={value}" for name, value in options.items() if value is not None]
+
+
+def _refuse(options: Mapping[str, object], reason: str, hint: str) -> None:
+    """An option without an effect is a mistake."""
+    for name in (name for name, value in options.items() if value is not None):
+        raise Rejected(reason, field=name, hint=hint)
