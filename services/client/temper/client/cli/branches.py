@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from temper.client.cli.broker import HERE, Broker, SandboxArgument
 from temper.client.cli.exits import FAILED, OK, say
@@ -14,13 +15,16 @@ from temper.client.cli.options import OutputOption
 if TYPE_CHECKING:
     from temper.client.sdk.sandbox import SandboxClient
 
+_WHOLE = Number(gte=0, lt=1 << 32)
+"""What the wire's numbers can hold."""
+
 
 def ls(
     sandbox: SandboxArgument,
     path: Annotated[str, Parameter(help="Directory; the work directory without.")] = "",
     /,
     *,
-    depth: Annotated[int, Parameter(help="Levels down.")] = 1,
+    depth: Annotated[int, Parameter(help="Levels down.", validator=_WHOLE)] = 1,
     output: OutputOption = "table",
     broker: Broker = HERE,
 ) -> None:
@@ -126,7 +130,9 @@ def snapshot(
     sandbox: SandboxArgument,
     /,
     *,
-    step: Annotated[int, Parameter(help="Step after which it is taken.")] = 0,
+    step: Annotated[
+        int, Parameter(help="Step after which it is taken; of one step the last is kept.", validator=_WHOLE)
+    ] = 0,
     broker: Broker = HERE,
 ) -> None:
     """Keep the files as they are now and print the snapshot's id. It is dropped with the sandbox."""
@@ -178,7 +184,7 @@ def fork(
 
 def rollback(
     sandbox: SandboxArgument,
-    step: Annotated[int, Parameter(help="Step to go back to.")],
+    step: Annotated[int, Parameter(help="Step to go back to.", validator=_WHOLE)],
     /,
     *,
     broker: Broker = HERE,

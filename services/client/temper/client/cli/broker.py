@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
+from temper.client.cli.exits import say
 from temper.client.cli.options import DEFAULT_DATA_DIR, DataDirOption
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ class Broker:
         """A client, not connected yet. Unavailable if no platform runs in the data directory."""
         from temper.client.sdk.sandbox import SandboxClient
 
-        return SandboxClient(*self.address())
+        return SandboxClient(*self.address(), on_wait=say)
 
     def address(self) -> tuple[str, Path | None]:
         """The broker's URL and the file with its token. Unavailable if no platform runs in the data directory."""
@@ -48,14 +51,40 @@ class Broker:
         return (self.bus_url, self.bus_token_file) if self.bus_url else broker(self.data_dir)
 
     def run(self, work: Callable[[SandboxClient], Awaitable[T]]) -> T:
-        """Connect, work, disconnect."""
+        """Connect, work, disconnect. Rejected for a text that cannot go over the wire."""
         import asyncio
+
+        from temper.runtime.errors import Rejected
 
         async def connected() -> T:
             async with self.client() as client:
                 return await work(client)
 
-        return asyncio.run(connected())
+        try:
+            with _quiet():
+                return asyncio.run(connected())
+        except UnicodeEncodeError as error:
+            hint = "put takes such names within a directory; inside, a program can rename them"
+            raise Rejected(f"{error.object!r} is not UTF-8", field="argument", hint=hint) from None
 
 
 HERE = Broker()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the bus has to say about its connection is no data: it must not come out where data does."""
+    import logging
+
+    import structlog
+
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -47,10 +47,12 @@ def register(app: App) -> None:
 
 
 def create(
-    name: Annotated[str, Parameter(help="Name of your choice; a random one without.")] = "",
+    name: Annotated[
+        str, Parameter(help="Name of your choice, joining one that lives already; a random one without.")
+    ] = "",
     /,
     *,
-    lease: Annotated[float, Parameter(help="Seconds it lives unused.")] = 300.0,
+    lease: Annotated[float, Parameter(help="Seconds it lives unused; 0 for the host's default.")] = 300.0,
     memory_mib: Annotated[int, Parameter(help="Kill limit on memory; 0 for the host's default.")] = 0,
     isolation: Annotated[str, Parameter(help="Least isolation: none, weak, namespace, vm.")] = "",
     need: Annotated[
@@ -108,15 +110,17 @@ def exec_(
     if result.outcome in fine and result.HasField("exit_code") and result.exit_code == 0:
         return OK
     limit = "" if result.outcome == sandbox_pb2.OUTCOME_OK else f"{outcome}: "
-    say(f"{limit}{_ended(result)}, {result.wall_s:.2f} s, {result.cpu_s:.2f} s cpu")
+    say(f"{limit}{_ended(result, argv[0])}, {result.wall_s:.2f} s, {result.cpu_s:.2f} s cpu")
     return FAILED
 
 
-def _ended(result: Any) -> str:
+def _ended(result: Any, program: str) -> str:
     """How a command ended, in words."""
     if result.HasField("exit_code"):
         return f"exit code {result.exit_code}"
-    return f"signal {result.signal}" if result.HasField("signal") else result.error or "no status"
+    if result.HasField("signal"):
+        return f"signal {result.signal}"
+    return f"{program}: {result.error}" if result.error else "no status"
 
 
 def shell(

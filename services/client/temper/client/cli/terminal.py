@@ -32,7 +32,7 @@ async def converse(client: SandboxClient, place: Place, argv: Sequence[str]) -> 
     resized = asyncio.Event()
     with _raw():
         loop.add_signal_handler(signal.SIGWINCH, resized.set)
-        loop.add_reader(sys.stdin.fileno(), _read_keys, loop, keys)
+        _listen(loop, keys)
         helpers = [
             asyncio.create_task(_type(client, place, program, keys)),
             asyncio.create_task(_follow_size(client, place, program, resized)),
@@ -62,6 +62,15 @@ def _raw() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _listen(loop: asyncio.AbstractEventLoop, keys: asyncio.Queue[bytes]) -> None:
+    try:
+        loop.add_reader(sys.stdin.fileno(), _read_keys, loop, keys)
+    except PermissionError:  # a file, /dev/null: always ready, so the kernel does not wait for it
+        while data := os.read(sys.stdin.fileno(), _KEYS):
+            keys.put_nowait(data)
+        keys.put_nowait(_END_OF_FILE)
 
 
 def _read_keys(loop: asyncio.AbstractEventLoop, keys: asyncio.Queue[bytes]) -> None:

@@ -24,9 +24,11 @@ from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
 from temper.runtime import topology
 from temper.runtime.bus.credentials import Credentials
 from temper.runtime.bus.nats import NatsBus
-from temper.runtime.errors import Rejected, Stale, TemperError, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Stale, TemperError, Unavailable
 
 M = TypeVar("M", bound=Message)
+Say = Callable[[str], None]
+"""Takes a line for a person."""
 Show = Callable[[bool, bytes], Awaitable[None]]
 """Takes a chunk of output; True says that it is standard error."""
 
@@ -37,6 +39,11 @@ _LAST_WORD_S = 2.0
 """For taking back what is not wanted any more."""
 _COMMAND_MARGIN_S = 30.0
 _WAIT_S = 10.0
+_SILENCE_S = 5.0
+"""How much later than asked for an answer may come before the question is put again, to a host that may be gone."""
+_POLLS = 4
+_ASK_AGAIN_S = 0.5
+"""Between two questions about one approval; the host holds each for a while itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +71,10 @@ class Place:
 
 
 class SandboxClient:
-    """See the module."""
+    """See the module. Where a person is asked first, calls wait for the word; `on_wait` is told so, once for each."""
 
-    def __init__(self, url: str, token_file: Path | None = None) -> None:
+    def __init__(self, url: str, token_file: Path | None = None, on_wait: Say | None = None) -> None:
+        self._on_wait = on_wait
         token = token_file.read_text().strip() if token_file else None
         self._bus = NatsBus(url, name="temper/cli", credentials=Credentials(token=token))
         self._withdrawing: set[asyncio.Task[None]] = set()
@@ -86,10 +94,27 @@ class SandboxClient:
 
     async def ask(self, host: str, request: Message, reply: type[M], timeout_s: float = TIMEOUT_S) -> M:
         """One call; the method is the request's name without "Request". Raises TemperError."""
-        method = type(request).__name__.removesuffix("Request")
-        return await self._bus.request(
-            topology.rpc("sandbox", host, method), request, reply, timeout_s=timeout_s
-        )
+        subject = topology.rpc("sandbox", host, type(request).__name__.removesuffix("Request"))
+        waits = False
+        while True:
+            try:
+                return await self._bus.request(subject, request, reply, timeout_s=timeout_s)
+            except Unavailable as error:
+                raise _gone(host, error) from None
+            except Exhausted as error:
+                if error.field != "approval":
+                    raise
+                if self._on_wait is not None and not waits:
+                    self._on_wait(f"{error.message}; temper approvals grant|deny ID answers it")
+                waits = True
+            await asyncio.sleep(_ASK_AGAIN_S)  # the same question: another id would ask a person anew
+
+    async def _poll(self, host: str, request: Message, reply: type[M]) -> M:
+        """A question that its host holds up to `_WAIT_S`, put again when it is not answered: a host that is gone shows at once."""
+        for _ in range(_POLLS - 1):
+            with contextlib.suppress(Unavailable):
+                return await self.ask(host, request, reply, _WAIT_S + _SILENCE_S)
+        return await self.ask(host, request, reply, _WAIT_S + _SILENCE_S)
 
     async def create(
         self,
@@ -149,17 +174,29 @@ class SandboxClient:
         )
         timeout_s = wall_s + _COMMAND_MARGIN_S
         running = asyncio.create_task(self.ask(place.host, request, sandbox_pb2.ExecResponse, timeout_s))
-        reading = asyncio.create_task(self._show(place, command, show))
+        reading = asyncio.create_task(self._show(place, command, show, running))
         try:
             await asyncio.wait({running, reading}, return_when=asyncio.FIRST_EXCEPTION)
+            if not running.done():  # nobody can read on: the host is gone, or whoever was shown the output
+                await reading
             return (await running).result
         finally:
             for task in (running, reading):
                 task.cancel()
 
-    async def _show(self, place: Place, stream: str, show: Show) -> None:
-        async for chunk in self.output(place, stream):
-            await show(chunk.stream == control_pb2.OUTPUT_STREAM_STDERR, chunk.data)
+    async def _show(self, place: Place, stream: str, show: Show, running: asyncio.Task[Any]) -> None:
+        """Until the end of the stream, which begins when a person who is asked first has said yes."""
+        begun = False
+        while True:
+            try:
+                async for chunk in self.output(place, stream):
+                    begun = True
+                    await show(chunk.stream == control_pb2.OUTPUT_STREAM_STDERR, chunk.data)
+            except Rejected as error:
+                if begun or running.done() or error.field != "stream_id":
+                    raise
+            else:
+                return
 
     async def output(self, place: Place, stream: str) -> AsyncIterator[Any]:
         """Chunks of a program or streamed command until its end. Raises TemperError."""
@@ -168,7 +205,7 @@ class SandboxClient:
             request = control_pb2.ReadOutputRequest(
                 session_id=place.name, stream_id=stream, offset=offset, wait_s=_WAIT_S
             )
-            reply = await self.ask(place.host, request, control_pb2.ReadOutputResponse)
+            reply = await self._poll(place.host, request, control_pb2.ReadOutputResponse)
             for chunk in reply.chunks:
                 yield chunk
             offset, ended = reply.offset, reply.ended
@@ -193,11 +230,12 @@ class SandboxClient:
                 offset, ended = reply.offset, reply.ended
         finally:
             with contextlib.suppress(TemperError):  # a sandbox that is gone has closed it
-                await self._changes(place, control_pb2.WatchFilesRequest(watch_id=name, close=True))
+                last = control_pb2.WatchFilesRequest(session_id=place.name, watch_id=name, close=True)
+                await self.ask(place.host, last, control_pb2.WatchFilesResponse, _LAST_WORD_S)
 
     async def _changes(self, place: Place, request: Any) -> Any:
         request.session_id = place.name
-        return await self.ask(place.host, request, control_pb2.WatchFilesResponse)
+        return await self._poll(place.host, request, control_pb2.WatchFilesResponse)
 
     async def call(self, place: Place, tool: str, arguments: Mapping[str, Any]) -> Any:
         """Call a standard tool; what is wrong with the call is its observation. Raises TemperError."""
@@ -250,3 +288,14 @@ class SandboxClient:
         """Destroy a sandbox; whether there was one. Raises TemperError."""
         request = sandbox_pb2.ReleaseRequest(session_id=place.name)
         return (await self.ask(place.host, request, sandbox_pb2.ReleaseResponse)).released
+
+
+def _gone(host: str, error: Unavailable) -> Unavailable:
+    """What it means that nobody listens at the name of one host."""
+    if host in {ANY, ALL} or not error.message.startswith("nobody serves"):
+        return error
+    return Unavailable(
+        f"no sandbox host {host!r} is up; if it was restarted it has another name, and its sandboxes ended with it",
+        field="sandbox",
+        hint="`temper sandbox create` makes another",
+    )
