@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import signal
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,3 +76,24 @@ def test_null_is_such_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull, encoding="utf-8") as null:  # noqa: PTH123 - a device, not a path of ours
         monkeypatch.setattr("sys.stdin", null)
         assert asyncio.run(listen()) == b"\x04"
+
+
+def test_a_term_leaves_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+
+    class Client:
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            left.append("disconnected")
+
+    async def work(_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Broker, "client", lambda _: Client())
+    with pytest.raises(SystemExit) as ended:
+        Broker().run(work)
+    assert ended.value.code == 143
+    assert left == ["disconnected"]

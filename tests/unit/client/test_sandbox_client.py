@@ -26,14 +26,17 @@ class Deaf:
         """Name and request id of each Acquire."""
         self.withdrawn: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         """The same of what was taken back."""
+        self.deadlines: list[float | None] = []
         self.over = asyncio.Event()
 
     async def acquire(self, request: pb.AcquireRequest, envelope: Envelope) -> pb.AcquireResponse:
+        self.deadlines.append(envelope.deadline)
         self.asked.put_nowait((request.session_id, envelope.id))
         await self.over.wait()
         raise Stale("the test is over")
 
-    async def release(self, request: pb.ReleaseRequest, _: Envelope) -> pb.ReleaseResponse:
+    async def release(self, request: pb.ReleaseRequest, envelope: Envelope) -> pb.ReleaseResponse:
+        self.deadlines.append(envelope.deadline)
         self.withdrawn.put_nowait((request.session_id, request.acquire_id))
         return pb.ReleaseResponse()
 
@@ -179,3 +182,20 @@ async def test_a_no_ends_the_wait_and_a_full_host_is_no_question(monkeypatch: py
     with pytest.raises(Exhausted, match="taken"):
         await client.create("a", lease_s=1)
     assert [method for method, _ in bus.sent] == ["Acquire"]
+
+
+async def test_what_is_taken_back_is_in_force_as_long_as_what_was_asked(
+    deaf: Deaf, nats_server: NatsServer
+) -> None:
+    client = SandboxClient(nats_server.url, nats_server.token_file)
+    async with client:
+        creating = asyncio.create_task(client.create("a", lease_s=60))
+        await deaf.asked.get()
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+    await deaf.withdrawn.get()
+    asked, taken_back = deaf.deadlines
+    assert taken_back is not None
+    assert asked is not None
+    assert taken_back >= asked

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
-from temper.client.cli.exits import say
+from temper.client.cli.exits import TERMINATED, say
 from temper.client.cli.options import DEFAULT_DATA_DIR, DataDirOption
 
 if TYPE_CHECKING:
@@ -51,18 +51,24 @@ class Broker:
         return (self.bus_url, self.bus_token_file) if self.bus_url else broker(self.data_dir)
 
     def run(self, work: Callable[[SandboxClient], Awaitable[T]]) -> T:
-        """Connect, work, disconnect. Rejected for a text that cannot go over the wire."""
+        """Connect, work, disconnect; TERM ends it as Ctrl-C does. Rejected for a text that cannot go over the wire."""
         import asyncio
+        import signal
 
         from temper.runtime.errors import Rejected
 
         async def connected() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
             async with self.client() as client:
                 return await work(client)
 
         try:
             with _quiet():
                 return asyncio.run(connected())
+        except asyncio.CancelledError:
+            raise SystemExit(TERMINATED) from None
         except UnicodeEncodeError as error:
             hint = "put takes such names within a directory; inside, a program can rename them"
             raise Rejected(f"{error.object!r} is not UTF-8", field="argument", hint=hint) from None

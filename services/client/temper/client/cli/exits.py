@@ -19,6 +19,7 @@ import sys
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale, TemperError
 
 OK, FAILED, REJECTED, UNAVAILABLE, CONFLICT, EXHAUSTED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+TERMINATED = 143
 
 EPILOGUE = (
     "Data goes to standard output, talk to standard error.\n\n"

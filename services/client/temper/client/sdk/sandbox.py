@@ -36,7 +36,7 @@ ANY = "any"
 ALL = "all"
 TIMEOUT_S = 60.0
 _LAST_WORD_S = 2.0
-"""For taking back what is not wanted any more."""
+"""Wait for the answer to what is said in leaving."""
 _COMMAND_MARGIN_S = 30.0
 _WAIT_S = 10.0
 _SILENCE_S = 5.0
@@ -89,7 +89,9 @@ class SandboxClient:
     ) -> None:
         """Disconnect, after a moment for what is being taken back."""
         if self._withdrawing:
-            await asyncio.wait(self._withdrawing, timeout=_LAST_WORD_S)
+            _, unheard = await asyncio.wait(self._withdrawing, timeout=_LAST_WORD_S)
+            for task in unheard:
+                task.cancel()
         await self._bus.close()
 
     async def ask(self, host: str, request: Message, reply: type[M], timeout_s: float = TIMEOUT_S) -> M:
@@ -146,10 +148,13 @@ class SandboxClient:
         return Place(reply.host, name)
 
     async def _withdraw(self, name: str, asked: str) -> None:
-        """Say to every host that an Acquire is not wanted: which of them has it was not told."""
+        """Say to every host that an Acquire is not wanted: which of them has it was not told.
+
+        This is as long in force as the Acquire, since a host that is slow to hear one is slow to hear the other.
+        """
         request = sandbox_pb2.ReleaseRequest(session_id=name, acquire_id=asked)
         with contextlib.suppress(TemperError):  # who cannot hear it has the lease
-            await self.ask(ALL, request, sandbox_pb2.ReleaseResponse, _LAST_WORD_S)
+            await self.ask(ALL, request, sandbox_pb2.ReleaseResponse, TIMEOUT_S)
 
     async def execute(
         self,
