@@ -82,6 +82,25 @@ async def test_each_fork_is_a_session_with_an_outcome_of_its_own(tmp_path: Path)
     await made.close()
 
 
+async def test_what_is_no_fork_of_the_snapshot_is_not_called_one(tmp_path: Path) -> None:
+    made, _ = world(tmp_path)
+    await acquire(made)
+    await acquire(made, "other")
+    taken = await made.branches.snapshot("a", 1)
+    first = await made.branches.fork("a", taken, ["f1"], 5.0)
+    again = await made.branches.fork("a", taken, ["f1", "other"], 5.0)
+    assert again[0] == first[0]
+    assert (again[1].epoch, "no fork" in again[1].error) == (0, True)
+    for names in (["a"], ["f2", "f2"], ["f2", "a"]):
+        with pytest.raises(Rejected, match="fork_session_ids"):
+            await made.branches.fork("a", taken, names, 5.0)
+    assert made.host.sessions.find("f2") is None
+    later = await made.branches.snapshot("a", 2)
+    with pytest.raises(Rejected, match=rf"it has {taken}, {later}"):
+        await made.branches.fork("a", "nothing", ["f3"], 5.0)
+    await made.close()
+
+
 async def test_a_promise_that_cannot_be_kept_is_not_made(tmp_path: Path) -> None:
     made, _ = world(tmp_path)
     greedy = replace(LIMITS, guarantee=Guarantee(memory_bytes=1 << 60))

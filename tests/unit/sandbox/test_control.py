@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,4 +183,6 @@ def test_a_snapshot_of_processes_is_refused_with_its_reason() -> None:
     has = Capabilities("namespaces", Isolation.NAMESPACE, snapshots=("files",))
     with pytest.raises(Rejected, match="snapshots:processes") as caught:
         require(has, ["snapshots:files", "snapshots:processes"], Limits())
+    with pytest.raises(Rejected, match=r"lacks telepathy.*this one has .*fork:2"):
+        require(replace(has, max_fork=2), ["telepathy"], Limits())
     assert "snapshots:files" in str(caught.value.hint)

@@ -130,6 +130,13 @@ def test_a_rule_that_is_no_name_is_refused(host: str) -> None:
         checked("closed", (), open_approved=True)
 
 
+def test_a_rule_that_covers_too_much_or_has_no_port_is_told_how_it_should_be() -> None:
+    with pytest.raises(Rejected, match=r"rules\[0\]\.host: '\*\.com' covers too much.*\*\.example\.com"):
+        checked("allow", [Rule("*.com")], open_approved=False)
+    with pytest.raises(Rejected, match=r"ports: 0, 70000: no port \(1 to 65535\)"):
+        checked("allow", [Rule("x", (0, 80, 70000))], open_approved=False)
+
+
 def test_a_secret_goes_only_where_the_operator_said(tmp_path: Path) -> None:
     secrets = {"api": Secret("Authorization", tmp_path / "s", ("api.example.com", "*.internal.example"))}
     for host in ("api.example.com", "*.internal.example", "a.internal.example", "*.a.internal.example"):

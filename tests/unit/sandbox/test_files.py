@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from temper.runtime.errors import Rejected
-from temper.sandbox.engine.files import Files
+from temper.sandbox.engine.files import Files, typed
 
 
 @pytest.fixture
@@ -55,6 +55,15 @@ def test_no_link_is_followed_at_any_place_of_a_path(files: Files, work: Path) ->
             files.put(path, b"x", 0o644)
     assert secret.read_text() == "s"
     assert not (work.parent / "new").exists()
+
+
+def test_a_file_on_the_way_is_named_as_such(files: Files, work: Path) -> None:
+    (work / "f").write_bytes(b"1")
+    told = r"a link or a file.*only a directory"
+    with pytest.raises(Rejected, match=told), typed("/work/f"), files.directory("/work/f"):
+        pass
+    with pytest.raises(Rejected, match=told):
+        files.put("/work/f/x", b"", 0o600)
 
 
 def test_a_named_pipe_blocks_nobody(files: Files, work: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temper.runtime.clock import Clock
-from temper.runtime.errors import TemperError
+from temper.runtime.errors import Rejected, TemperError
 from temper.sandbox.engine.base import Fork
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.state import Verdict
@@ -66,7 +66,13 @@ class Branches:
         return moment, forgotten
 
     async def fork(self, name: str, snapshot: str, names: Sequence[str], lease_s: float) -> list[Forked]:
-        """New sessions with the files of a snapshot of session `name`, each with its outcome. Raises Stale, Rejected."""
+        """New sessions with the files of a snapshot of session `name`, each with its outcome. Raises Stale, Rejected.
+
+        A repeat finds the forks that it made before; a session of that name that is none of them is told as an error.
+        """
+        if len({name, *names}) <= len(names):
+            hint = "name each fork once, and none as the session it is forked from"
+            raise Rejected("the names are not different", field="fork_session_ids", hint=hint)
         tenant = self._host.tenant(name)
         moment = tenant.desk.timeline.find(snapshot)
         made: dict[str, Forked] = {}
@@ -80,6 +86,8 @@ class Branches:
                 made[each] = Forked(each, 0, error.message)
                 continue
             made[each] = Forked(each, decision.epoch)
+            if decision.verdict is Verdict.USE and self._host.tenant(each).origin != moment.snapshot:
+                made[each] = Forked(each, 0, "a session of this name lives already, and is no fork of this")
             if decision.verdict is not Verdict.CREATE:
                 continue
             try:
@@ -101,11 +109,11 @@ class Branches:
                 self._host.failed(name, epoch)
             raise
         return {
-            fork.name: await self._moved_in(tenant, fork, epoch)
+            fork.name: await self._moved_in(tenant, fork, epoch, snapshot)
             for fork, (_, epoch) in zip(forks, wanted, strict=True)
         }
 
-    async def _moved_in(self, tenant: Tenancy, fork: Fork, epoch: int) -> Forked:
+    async def _moved_in(self, tenant: Tenancy, fork: Fork, epoch: int, snapshot: str) -> Forked:
         if fork.sandbox is None:
             self._host.failed(fork.name, epoch)
             return Forked(fork.name, 0, fork.error)
@@ -118,5 +126,5 @@ class Branches:
             await self._host.disconnect(fork.name)
             await fork.sandbox.destroy()
             return Forked(fork.name, 0, "its session ended while it was being made")
-        self._host.settle(fork.name, sandbox, tenant.limits, tenant.purpose, 0.0)
+        self._host.settle(fork.name, sandbox, tenant.limits, tenant.purpose, 0.0, origin=snapshot)
         return Forked(fork.name, epoch)

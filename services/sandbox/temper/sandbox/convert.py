@@ -64,8 +64,19 @@ def require(has: Capabilities, needs: Iterable[str], limits: Limits) -> None:
         raise Rejected(
             f"the {has.backend} backend lacks {', '.join(missing)}",
             field="needs",
-            hint=_REASONS.get(missing[0], "ask a host with another backend"),
+            hint=_REASONS.get(missing[0]) or f"ask a host with another backend; this one has {_offer(has)}",
         )
+
+
+def _offer(has: Capabilities) -> str:
+    """What may be asked of a backend, as `needs` would name it."""
+    flags = sorted(flag for flag in FLAGS if has.has(flag))
+    forks = [f"fork:{has.max_fork}"] if has.max_fork else []
+    named = [f"snapshots:{each}" for each in has.snapshots] + [
+        f"network:{each}" for each in has.network_modes
+    ]
+    kept = [f"enforces:{name}" for name in sorted(has.enforced)]
+    return ", ".join([*flags, *named, *forks, *kept]) or "none of them"
 
 
 def _guarantee(default: Guarantee, asked: sandbox_pb2.Guarantee) -> Guarantee:

@@ -188,10 +188,12 @@ class SandboxHost:
         self._places.free()
         self._slots.free()
 
-    def settle(self, name: str, sandbox: Sandbox, limits: Limits, purpose: Purpose, took: float) -> None:
-        """Give a session its sandbox for good; `took` seconds went into making it."""
+    def settle(
+        self, name: str, sandbox: Sandbox, limits: Limits, purpose: Purpose, took: float, *, origin: str = ""
+    ) -> None:
+        """Give a session its sandbox for good; `took` seconds went into making it, a fork's from `origin`."""
         desk = Desk(self._clock)
-        self._tenants[name] = Tenancy(sandbox, limits, purpose, desk, self._clock.now(), took)
+        self._tenants[name] = Tenancy(sandbox, limits, purpose, desk, self._clock.now(), took, origin=origin)
         self._metrics.sessions.set(len(self.sessions))
 
     def _created(self, name: str, task: asyncio.Task[None]) -> None:

@@ -50,6 +50,8 @@ class Tenancy:
     cpu_s: float = 0.0
     peak: int = 0
     slowest_s: float = 0.0
+    origin: str = ""
+    """Snapshot it began with, where it is a fork."""
     hits: dict[str, int] = field(default_factory=dict[str, int])
 
     def saw(self, result: CommandResult) -> None:

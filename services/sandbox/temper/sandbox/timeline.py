@@ -46,7 +46,8 @@ class Timeline:
     def find(self, snapshot: str) -> Moment:
         """By the snapshot's id. Raises Rejected for one of another session, or dropped."""
         if snapshot not in self._moments:
-            raise Rejected(f"this session has no snapshot {snapshot!r}", field="snapshot_id")
+            kept = f"it has {', '.join(self._moments) or 'none'}; of one step the last is kept"
+            raise Rejected(f"this session has no snapshot {snapshot!r}", field="snapshot_id", hint=kept)
         return self._moments[snapshot]
 
     def at(self, step: int) -> Moment:

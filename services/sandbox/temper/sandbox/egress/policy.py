@@ -152,7 +152,13 @@ def checked(mode: str, rules: Sequence[Rule], *, open_approved: bool, version: i
 def _checked_rule(rule: Rule, index: int) -> Rule:
     below = rule.host.startswith("*.")
     name = normal(rule.host[2:] if below else rule.host)
-    if name is None or (below and "." not in name):
+    if name is not None and below and "." not in name:
+        raise Rejected(
+            f"{rule.host!r} covers too much",
+            field=f"egress.rules[{index}].host",
+            hint="at least two parts after the star, as in *.example.com",
+        )
+    if name is None:
         raise Rejected(
             f"{rule.host!r} is no name",
             field=f"egress.rules[{index}].host",
@@ -160,5 +166,6 @@ def _checked_rule(rule: Rule, index: int) -> Rule:
         )
     ports = rule.ports or WEB_PORTS
     if not all(0 < port < 65536 for port in ports):
-        raise Rejected(f"{ports} are no ports", field=f"egress.rules[{index}].ports")
+        bad = ", ".join(str(port) for port in ports if not 0 < port < 65536)
+        raise Rejected(f"{bad}: no port", field=f"egress.rules[{index}].ports", hint="1 to 65535")
     return Rule(f"*.{name}" if below else name, tuple(ports), rule.secret, rule.approve)

@@ -219,7 +219,9 @@ def typed(path: str) -> Iterator[None]:
             raise Exhausted(f"the sandbox's disk is full writing {path!r}", field="path") from error
         if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}:
             raise Rejected(
-                f"{path!r} goes through a link", field="path", hint="links are not followed"
+                f"{path!r} goes through a link or a file",
+                field="path",
+                hint="links are not followed, and only a directory has entries",
             ) from error
         if error.errno in {errno.ENOENT, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG, errno.EACCES}:
             text = (error.strerror or "").lower()
