@@ -574,6 +574,27 @@ async def test_samples_that_no_trainer_will_take_any_more_are_stopped(world: Wor
     assert not any(sample.HasField("reward") for sample in record.samples)
 
 
+async def test_samples_of_a_rejected_line_are_stopped_whatever_their_age(world: World):
+    await world.publisher.publish(0)
+    await world.order(group(0))
+    await world.records()
+    engine = world.policies.engines()[JOB]
+    await engine.pause()
+    await world.order(group(1, max_staleness=9))
+    await world.order(group(2))
+    await eventually(lambda: engine.stats().waiting + engine.stats().running == 8)
+    await world.publisher.publish(1, seed=1, line_start=1)
+    record = (await world.records(2))[1]
+    assert record.index == 1
+    assert {sample.sample_class for sample in record.samples} == {common.SAMPLE_CLASS_STALE}
+    assert record.drop_reason == common.DROP_REASON_ROLLED_BACK
+    await engine.resume()
+    evaluation = (await world.records(3))[2]  # no bound: it is not for training
+    assert evaluation.index == 2
+    assert common.SAMPLE_CLASS_STALE not in {sample.sample_class for sample in evaluation.samples}
+    assert evaluation.drop_reason == common.DROP_REASON_UNSPECIFIED
+
+
 async def test_requests_carry_their_group_their_job_and_the_delivery(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):

@@ -188,3 +188,22 @@ def test_versions_are_too_old_by_the_announced_one():
     worker.announce("a", 4, "d", fence=1)
     assert [worker.too_old("a", version, 2) for version in (1, 2, 4)] == [True, False, False]
     assert not worker.too_old("a", 0, None)
+
+
+def test_a_rejected_line_is_neither_played_nor_kept_until_the_next_version_serves():
+    worker = Worker(slots=2, policies=1)
+    worker.announce("a", 3, "d", fence=1)
+    worker.loaded("a", 3)
+    bounded = replace(offer(), max_staleness=9)
+    assert worker.offer(bounded)
+    worker.announce("a", 4, "e", fence=1, line_start=4)
+    assert worker.too_old("a", 3, 9)
+    assert not worker.too_old("a", 3, None)
+    assert not worker.offer(bounded)
+    assert worker.refuses()
+    assert worker.overdue() == {"a": "serves version 3, training went back and goes on from 4"}
+    worker.loaded("a", 4)
+    worker.announce("a", 5, "f", fence=2)  # a record from before there were lines says 0
+    assert worker.line_start("a") == 4
+    assert worker.offer(bounded)
+    assert not worker.refuses()

@@ -228,6 +228,7 @@ class RolloutActor:
         offer = Offer(command.group_id, command.job_id, command.min_version, needs_weights, bound)
         try:
             policy = await self._admit(offer)
+            line = self._worker.line_start(command.job_id)
             await self._policies.make_room()
             samples, declared = await self._play(command, attempt, policy, number)
         finally:
@@ -236,6 +237,8 @@ class RolloutActor:
         record.reward_min, record.reward_max = declared
         record.worker, record.attempt = self._instance, attempt
         record.engine = _engine_name(policy)
+        if self._worker.line_start(command.job_id) > line and _given_up(record):
+            record.drop_reason = common.DROP_REASON_ROLLED_BACK
         record.started_at.CopyFrom(started)
         await self._outbox.put(table_of(command, samples, policy, attempt), record)
         await self._partials.clear(command, attempt=attempt)
@@ -279,6 +282,10 @@ class RolloutActor:
             self._metrics.resumed.inc(sample.resumed_tokens)
             for use in sample.tools:
                 self._metrics.tool_calls.labels(use.outcome).inc()
+
+
+def _given_up(record: GroupRecord) -> bool:
+    return any(sample.sample_class == common.SAMPLE_CLASS_STALE for sample in record.samples)
 
 
 def _engine_name(policy: Policy) -> str:

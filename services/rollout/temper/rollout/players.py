@@ -106,7 +106,7 @@ class PolicyPlayer:
 
     def _check(self, oldest: int) -> None:
         if self._age is not None and self._age.too_old(oldest):
-            raise TooOld(f"the sample holds tokens of version {oldest}, past the staleness bound")
+            raise TooOld(f"no trainer takes tokens of version {oldest} any more, and the sample holds some")
 
     async def _watched(
         self, pending: asyncio.Future[Completion], name: str, oldest: int, age: Age

@@ -194,7 +194,8 @@ class Policies:
     def _announce(self, job_id: str, record: PolicyRecord) -> None:
         if record.state in OVER:
             self.on_over(job_id)
-        if not self._worker.announce(job_id, record.version, record.manifest.sha256, record.fence):
+        digest, fence = record.manifest.sha256, record.fence
+        if not self._worker.announce(job_id, record.version, digest, fence, record.line_start):
             return
         held = self._of(job_id)
         held.record, held.seen_at = record, self._clock.monotonic()

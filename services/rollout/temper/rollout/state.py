@@ -48,11 +48,17 @@ class Job:
     """Whether the engine has caught up with the announced version since it was made."""
     bound: int | None = None
     """Staleness bound of the last group that had one."""
+    line_start: int = 0
+    """Oldest version whose tokens are trained on: the first one after the last rollback."""
+
+    def too_old(self, version: int, bound: int | None) -> bool:
+        """Whether no trainer takes tokens of ``version``, under a staleness bound; without one they are not for training."""
+        return bound is not None and (self.announced - version > bound or version < self.line_start)
 
     @property
     def overdue(self) -> bool:
-        """Whether what is served is past the staleness bound."""
-        return self.joined and self.bound is not None and self.announced - self.served > self.bound
+        """Whether what is served is past the staleness bound, or was rejected."""
+        return self.joined and self.too_old(self.served, self.bound)
 
 
 class Worker:
@@ -65,16 +71,17 @@ class Worker:
         self.jobs: dict[str, Job] = {}
         self._tick = 0
 
-    def announce(self, job_id: str, version: int, digest: str, fence: int) -> bool:
+    def announce(self, job_id: str, version: int, digest: str, fence: int, line_start: int = 0) -> bool:
         """A publication was seen; says whether it is news. A lower fence or version speaks for a past owner.
 
-        A version that would not load and is published again, with other bytes, gets another chance.
+        ``line_start``: versions before it were rejected by a rollback. A version that would not load and is published again, with other bytes, gets another chance.
         """
         job = self.jobs.setdefault(job_id, Job())
         if fence < job.fence or version < job.announced:
             return False
         news = version > job.announced or (digest != job.digest and version in job.failed)
         job.fence, job.announced = fence, version
+        job.line_start = max(job.line_start, line_start)
         if news:
             job.digest = digest
             job.failed.pop(version, None)
@@ -135,9 +142,14 @@ class Worker:
         return min(idle, key=lambda job_id: self.jobs[job_id].used)
 
     def too_old(self, job_id: str, version: int, bound: int | None) -> bool:
-        """Whether ``version`` is further behind the announced one than ``bound``."""
+        """Whether ``version`` is further behind the announced one than ``bound``, or was rejected by a rollback."""
         job = self.jobs.get(job_id)
-        return job is not None and bound is not None and job.announced - version > bound
+        return job is not None and job.too_old(version, bound)
+
+    def line_start(self, job_id: str) -> int:
+        """Oldest version of a job whose tokens are trained on."""
+        job = self.jobs.get(job_id)
+        return 0 if job is None else job.line_start
 
     def refuses(self) -> bool:
         """Whether the worker takes no groups: all it serves is past the staleness bound."""
@@ -146,11 +158,7 @@ class Worker:
 
     def overdue(self) -> Mapping[str, str]:
         """Why no groups of a job are taken, by job."""
-        return {
-            job_id: f"serves version {job.served}, {job.announced} is published, the staleness bound is {job.bound}"
-            for job_id, job in self.jobs.items()
-            if job.overdue
-        }
+        return {job_id: _why(job) for job_id, job in self.jobs.items() if job.overdue}
 
     def complaints(self) -> Mapping[str, str]:
         """Why a job's newest version is not served, by job."""
@@ -159,3 +167,9 @@ class Worker:
             for job_id, job in self.jobs.items()
             if job.announced in job.failed
         }
+
+
+def _why(job: Job) -> str:
+    if job.served < job.line_start:
+        return f"serves version {job.served}, training went back and goes on from {job.line_start}"
+    return f"serves version {job.served}, {job.announced} is published, the staleness bound is {job.bound}"
