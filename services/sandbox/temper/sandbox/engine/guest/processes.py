@@ -37,8 +37,8 @@ def below(ancestors: Iterable[int], rows: Mapping[int, list[bytes]]) -> set[int]
 
 
 def send(pids: Iterable[int], which: int) -> None:
-    """Signal each one that is still there."""
-    for pid in pids:
+    """Signal each one that is still there, the eldest first: a parent that sees its child killed would end in its own way."""
+    for pid in sorted(pids):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, which)
 
