@@ -105,6 +105,9 @@ class Scripted:
             raise answer
         return answer
 
+    async def close(self) -> None:
+        return
+
 
 def scripted(on_wait: Any = None, **script: list[Any]) -> tuple[SandboxClient, Scripted]:
     client: Any = SandboxClient("nats://nowhere", on_wait=on_wait)

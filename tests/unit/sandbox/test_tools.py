@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from temper.runtime.errors import Rejected
-from temper.sandbox import manifest, tools
+from temper.sandbox import gateway, manifest, tools
 from temper.sandbox.engine.base import CommandResult, Limits, Outcome
 from temper.sandbox.engine.fake import FakeBackend
 
@@ -35,6 +35,20 @@ async def test_a_missing_argument_is_refused_by_its_path() -> None:
     sandbox = await FakeBackend().create("a", LIMITS)
     with pytest.raises(Rejected, match=r"call\.arguments_json\.code"):
         await tools.run(sandbox, tools.PYTHON, {"command": "x"}, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("{}", "'op' is a required"),
+        ('{"operation": "read"}', "'operation' was unexpected"),
+        ('{"op": "read"}', "'path' is a required"),
+    ],
+)
+def test_a_file_operation_is_asked_for_what_it_lacks_itself(arguments: str, told: str) -> None:
+    call = gateway.read([tools.FILES], "files", arguments)
+    assert isinstance(call, gateway.BadCall)
+    assert told in call.observation
 
 
 async def test_text_that_no_program_can_take_is_the_agents_error() -> None:

@@ -89,7 +89,7 @@ FILES: Final = Tool(
             "pattern": {"type": "string", "minLength": 1, "description": "Regular expression to search for."},
         },
         "allOf": [
-            {"if": {"properties": {"op": {"const": op}}}, "then": {"required": needed}}
+            {"if": {"properties": {"op": {"const": op}}, "required": ["op"]}, "then": {"required": needed}}
             for op, needed in (
                 ("read", ["path"]),
                 ("write", ["path", "content"]),

@@ -35,6 +35,8 @@ Show = Callable[[bool, bytes], Awaitable[None]]
 ANY = "any"
 ALL = "all"
 TIMEOUT_S = 60.0
+MOST_STDIN = 1000 << 10
+"""Bytes; with the rest of the request they fit a message of the bus."""
 _LAST_WORD_S = 2.0
 """Wait for the answer to what is said in leaving."""
 _COMMAND_MARGIN_S = 30.0
@@ -125,15 +127,16 @@ class SandboxClient:
         lease_s: float,
         limits: sandbox_pb2.Limits | None = None,
         isolation: str = "",
-        needs: Sequence[str] = (),
+        needs: Sequence[str] | str = (),
     ) -> Place:
         """A bare sandbox under a lease; one of this name that lives already is joined. Raises Rejected, Exhausted.
 
         Whoever stops waiting for it has asked for nothing: it is taken back in the background.
         """
         asked = f"cli-{secrets.token_hex(8)}"
+        wanted = [needs] if isinstance(needs, str) else needs
         request = sandbox_pb2.AcquireRequest(
-            session_id=name, limits=limits, lease_s=lease_s, min_isolation=isolation, needs=needs
+            session_id=name, limits=limits, lease_s=lease_s, min_isolation=isolation, needs=wanted
         )
         subject = topology.rpc("sandbox", ANY, "Acquire")
         try:
@@ -167,6 +170,11 @@ class SandboxClient:
         wall_s: float = TIMEOUT_S,
     ) -> sandbox_pb2.CommandResult:
         """Run a program; `show` gets its output while it runs, and a slow one holds it back. Raises TemperError."""
+        if not wall_s > 0:
+            raise Rejected(f"must be a positive number of seconds, got {wall_s}", field="wall_s")
+        if len(stdin) > MOST_STDIN:
+            hint = "write it into a file and let the program read that"
+            raise Rejected(f"{len(stdin)} bytes are over {MOST_STDIN}", field="stdin", hint=hint)
         command = f"cli-{secrets.token_hex(8)}"
         request = sandbox_pb2.ExecRequest(
             session_id=place.name,

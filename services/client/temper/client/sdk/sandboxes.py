@@ -21,6 +21,7 @@ from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
 from temper.client.sdk import transfers
 from temper.client.sdk.sandbox import Place, SandboxClient
 from temper.client.sdk.target import broker
+from temper.runtime.errors import Stale
 
 T = TypeVar("T")
 _CLOSE_S = 60.0
@@ -40,6 +41,8 @@ class Ran:
     """`ok`, `timed_out`, `oom_killed`, `pids_exceeded`, `disk_full`, `output_truncated`, `sandbox_died`, ..."""
     wall_s: float
     """Seconds."""
+    error: str = ""
+    """Why it did not run, if it did not: no such program, a byte that no argument may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Sandbox:
         bus_token_file: str | Path | None = None,
         lease_s: float = 300.0,
         isolation: str = "",
-        needs: Sequence[str] = (),
+        needs: Sequence[str] | str = (),
         client: SandboxClient | None = None,
     ) -> Self:
         """One on the platform in `data_dir`, or on the one at `bus_url`; it lives `lease_s` seconds unused."""
@@ -104,7 +107,9 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Destroy it and disconnect."""
+        """Destroy it and disconnect; the second time there is nothing to do."""
+        if self._loop.closed:
+            return
         try:
             self._loop.run(self._client.release(self.place))
         finally:
@@ -224,13 +229,21 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to its end, which the calls inside bound."""
+        """Run to its end, which the calls inside bound. Raises Stale when closed."""
+        if self.closed:
+            work.close()
+            raise Stale("this sandbox was closed", field="sandbox", hint="Sandbox.create() makes another")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing runs here any more."""
+        return self._loop.is_closed()
 
     def close(self) -> None:
         """Stop."""
@@ -250,6 +263,7 @@ def _ran(result: sandbox_pb2.CommandResult) -> Ran:
         result.exit_code if result.HasField("exit_code") else None,
         sandbox_pb2.Outcome.Name(result.outcome).removeprefix("OUTCOME_").lower(),
         result.wall_s,
+        result.error,
     )
 
 
