@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from temper.client.cli.broker import Broker
+from temper.client.cli.output import cell
 from temper.client.cli.terminal import _listen
 from temper.runtime.errors import Rejected
 
@@ -97,3 +98,19 @@ def test_a_term_leaves_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         Broker().run(work)
     assert ended.value.code == 143
     assert left == ["disconnected"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("two\nlines", r"two\nlines"),
+        ("\x1b[2Jgone", r"\x1b[2Jgone"),
+        ("a\u202eb", r"a\u202eb"),
+        ("é ü 中 --x", "é ü 中 --x"),
+        ("back\\slash", "back\\slash"),
+    ],
+)
+def test_a_name_of_a_sandbox_cannot_write_on_the_terminal(name: str, shown: str) -> None:
+    assert cell(name) == shown
+    assert cell([name]) == shown
+    assert cell({"path": name}) == f"path={shown}"

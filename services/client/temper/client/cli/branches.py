@@ -112,7 +112,7 @@ def watch(
 ) -> None:
     """Print what happens to files below a directory, a line each, until the sandbox ends or you interrupt."""
     from temper.api.sandbox.v1 import control_pb2
-    from temper.client.cli.output import write
+    from temper.client.cli.output import one_line, write
     from temper.client.sdk.sandbox import Place
 
     async def work(client: SandboxClient) -> None:
@@ -121,7 +121,7 @@ def watch(
                 say(f"watching {path or 'the work directory'}")
             else:
                 kind = control_pb2.ChangeKind.Name(change.kind).removeprefix("CHANGE_KIND_").lower()
-                write(f"{kind:9} {change.path}")
+                write(f"{kind:9} {one_line(change.path)}")
 
     broker.run(work)
 

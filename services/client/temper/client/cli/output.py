@@ -16,6 +16,7 @@ from temper.client.cli.options import Output
 _PLAIN = re.compile(
     r"[A-Za-z_/][A-Za-z0-9_./@+-]*( [A-Za-z0-9_./@+-]+)*"
 )  # text that YAML reads back as text
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
@@ -81,7 +82,12 @@ def cell(value: Any, column: str = "") -> str:
         return ", ".join(f"{key}={cell(item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(cell(item) for item in value)
-    return str(value)
+    return one_line(str(value))
+
+
+def one_line(text: str) -> str:
+    """Text of strangers, such as a file's name, as it can be shown: what would move the cursor is written out."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def write(text: str) -> None:
