@@ -12,8 +12,8 @@ from temper.runtime.errors import Exhausted, Rejected, Stale
 from temper.sandbox.egress.desk import Guest
 from temper.sandbox.egress.policy import Mode, Policy, Rule
 from temper.sandbox.engine.base import CommandResult, Guarantee, Sandbox
+from temper.sandbox.phases import End
 from temper.sandbox.promises import Promises, of_this_machine
-from temper.sandbox.state import End
 from temper.sandbox.tenancy import Purpose
 from temper.sandbox.timeline import Moment, Timeline
 

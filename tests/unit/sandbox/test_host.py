@@ -12,7 +12,7 @@ from temper.runtime.errors import Exhausted, Stale, Unavailable
 from temper.sandbox.engine.base import CommandResult, Evidence, Limits, Outcome, Sandbox
 from temper.sandbox.engine.fake import FakeBackend
 from temper.sandbox.host import SandboxHost
-from temper.sandbox.state import Asker, End
+from temper.sandbox.phases import Asker, End
 from temper.sandbox.tenancy import Purpose
 
 NOBODY = Purpose("job-1", "sum@1.0.0")

@@ -3,7 +3,8 @@
 import pytest
 
 from temper.runtime.errors import Stale
-from temper.sandbox.state import End, Sessions, Verdict
+from temper.sandbox.phases import End, Verdict
+from temper.sandbox.state import Sessions
 
 
 def test_verifiers_2414_a_sandbox_that_is_made_after_its_caller_gave_up_is_destroyed_and_not_left():

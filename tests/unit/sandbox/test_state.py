@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale
-from temper.sandbox.state import MOST_LEASE_S, Asker, End, Phase, Sessions, Verdict
+from temper.sandbox.phases import Asker, End, Phase, Verdict
+from temper.sandbox.state import MOST_LEASE_S, Sessions
 
 
 def live(sessions: Sessions[str], name: str = "a", *, now: float = 0.0, lease_s: float = 10.0) -> int:

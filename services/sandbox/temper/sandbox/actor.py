@@ -21,7 +21,7 @@ from temper.sandbox.egress.desk import EgressDesk, message
 from temper.sandbox.engine.base import Command, CommandResult, Isolation, Limits, Sandbox
 from temper.sandbox.episodes import Episodes
 from temper.sandbox.host import SandboxHost
-from temper.sandbox.state import ANYONE, End
+from temper.sandbox.phases import ANYONE, End
 from temper.sandbox.tenancy import Purpose
 from temper.sandbox.toolcalls import ToolCalls
 

@@ -8,7 +8,7 @@ from temper.runtime.clock import Clock
 from temper.runtime.errors import Rejected, TemperError
 from temper.sandbox.engine.base import Fork
 from temper.sandbox.host import SandboxHost
-from temper.sandbox.state import Verdict
+from temper.sandbox.phases import Verdict
 from temper.sandbox.tenancy import Tenancy
 from temper.sandbox.timeline import Moment
 

@@ -23,7 +23,7 @@ from temper.sandbox.gate import Gate
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.manifest import Manifest
 from temper.sandbox.metrics import Metrics
-from temper.sandbox.state import End
+from temper.sandbox.phases import End
 from temper.sandbox.tenancy import Purpose
 
 _KEPT_ANSWERS: Final = 4096

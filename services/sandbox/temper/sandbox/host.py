@@ -21,9 +21,10 @@ from temper.sandbox.egress.desk import EgressDesk, Guest, bare
 from temper.sandbox.egress.policy import Mode, Policy
 from temper.sandbox.engine.base import Backend, CommandResult, Limits, Sandbox
 from temper.sandbox.metrics import Metrics
+from temper.sandbox.phases import ANYONE, Asker, Decision, End, Session, Verdict
 from temper.sandbox.pool import WarmPool
 from temper.sandbox.promises import Promises, of_this_machine
-from temper.sandbox.state import ANYONE, Asker, Decision, End, Session, Sessions, Verdict
+from temper.sandbox.state import Sessions
 from temper.sandbox.tenancy import Purpose, Settings, Tenancy, stamp
 from temper.sandbox.turns import Turns
 

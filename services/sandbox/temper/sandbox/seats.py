@@ -22,8 +22,8 @@ from temper.sandbox.gate import Gate
 from temper.sandbox.gateway import Gateway
 from temper.sandbox.host import SandboxHost
 from temper.sandbox.metrics import Metrics
+from temper.sandbox.phases import End
 from temper.sandbox.pool import WarmPool
-from temper.sandbox.state import End
 from temper.sandbox.tenancy import Purpose, Settings
 from temper.sandbox.toolcalls import ToolCalls
 

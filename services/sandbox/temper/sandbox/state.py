@@ -11,114 +11,15 @@ A command id is run once: its result is kept and given again. A finished session
 reply, so that a repeated Finish is answered and a late Step is refused as stale.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic
 
 from temper.runtime.errors import Conflict, Exhausted, Rejected, Stale
-
-R = TypeVar("R")
-"""What is remembered of a command: the host stores its reply."""
-
+from temper.sandbox.phases import ANYONE, ENDS, Asker, Decision, End, Phase, R, Session, Verdict
 
 MOST_LEASE_S: Final = 30 * 86_400.0
 """A lease that never ends is none."""
-
-
-class Phase(StrEnum):
-    """Where a session is."""
-
-    CREATING = "creating"
-    LIVE = "live"
-
-
-class End(StrEnum):
-    """How a session ended."""
-
-    FINISHED = "finished"
-    RELEASED = "released"
-    REAPED = "reaped"
-    DRAINED = "drained"
-    FAILED = "failed"
-    ABANDONED = "abandoned"
-
-
-_ENDS: Final = {
-    End.FINISHED: "finished",
-    End.RELEASED: "released",
-    End.REAPED: "reaped: unused for longer than its lease",
-    End.DRAINED: "drained: its host is stopping",
-    End.FAILED: "failed",
-    End.ABANDONED: "abandoned: whoever asked for it had given up before it was ready",
-}
-"""In words, for who comes after."""
-
-
-class Verdict(StrEnum):
-    """What the asker has to do."""
-
-    CREATE = "create"
-    JOIN = "join"
-    USE = "use"
-    RUN = "run"
-    CACHED = "cached"
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """Who asks for a session. Example: `Asker("cli-4f2a", 61.5)`."""
-
-    id: str = ""
-    """Of the request; by it the request can be withdrawn."""
-    until: float = math.inf
-    """Monotonic seconds after which nobody waits for the answer."""
-
-
-ANYONE: Final = Asker()
-"""Whose answer does not go out of date."""
-
-
-@dataclass(slots=True)
-class Session(Generic[R]):
-    """One session. Mutable, and only ever changed by `Sessions`."""
-
-    name: str
-    """Chosen by the caller."""
-    epoch: int
-    """Grows with every session of this host; an older one is stale."""
-    lease_s: float
-    """Seconds that the lease is extended by with every use."""
-    expires_at: float
-    """Monotonic seconds; over it may be reaped, unless a command runs."""
-    acquired_at: float
-    """Monotonic seconds."""
-    phase: Phase = Phase.CREATING
-    """Where it is."""
-    running: set[str] = field(default_factory=set[str])
-    """Ids of commands that have begun and not ended."""
-    results: "OrderedDict[str, R]" = field(default_factory=OrderedDict[str, Any])
-    """Replies of the last commands, by id."""
-    commands: int = 0
-    """Commands begun."""
-    begun: dict[str, int] = field(default_factory=dict[str, int])
-    """Which one it was, by id, counted from 1: an id is known much longer than its reply, so it never runs twice."""
-    askers: dict[str, float] = field(default_factory=dict[str, float])
-    """Until when each of those waits who asked while it was being made; empty once somebody was given it ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[R]):
-    """An answer of the machine. Example: `Decision(Verdict.CACHED, 4, result)`."""
-
-    verdict: Verdict
-    """What to do."""
-    epoch: int
-    """Epoch of the session concerned."""
-    result: R | None = None
-    """With CACHED."""
 
 
 class Sessions(Generic[R]):
@@ -339,7 +240,7 @@ class Sessions(Generic[R]):
             how = "is still being made"
             hint = "wait for the reply to Acquire"
         elif name in self._ended:
-            how = f"has ended ({_ENDS[self._ended[name][1]]})"
+            how = f"has ended ({ENDS[self._ended[name][1]]})"
             hint = "start another session"
         else:
             how = "is not here: it never was, or it ended when this host was restarted"

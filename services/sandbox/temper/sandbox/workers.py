@@ -17,6 +17,7 @@ from temper.sandbox.engine.guest import wire
 
 _STOP_S: Final = 10.0
 _DIED: Final = "the environment's worker died"
+_PATIENCE: Final = "setup_s, task_s and verify_s of [limits] in its env.toml say how long it may take"
 _HOMES: Final = "home-"
 
 
@@ -115,7 +116,7 @@ class WorkerProcess:
             except TimeoutError:
                 # Those that wait behind a call that hangs get to know why they fail, too.
                 self.kill(f"the environment did not answer within {timeout_s:.1f} s")
-                raise Unavailable(self._end) from None
+                raise Unavailable(self._end, hint=_PATIENCE) from None
             except (
                 asyncio.CancelledError
             ):  # its answer will still come; a child in an unknown state is not kept
