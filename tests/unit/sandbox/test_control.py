@@ -18,7 +18,7 @@ from temper.runtime.errors import Rejected, Stale
 from temper.runtime.testing import MemoryPlatform
 from temper.sandbox.actor import SandboxActor
 from temper.sandbox.control import Control, _entry
-from temper.sandbox.convert import require, result_message
+from temper.sandbox.convert import MOST_WALL_S, merge_limits, require, result_message
 from temper.sandbox.engine.base import Capabilities, CommandResult, FileInfo, Isolation, Limits, Outcome
 from temper.sandbox.engine.entries import EntryKind
 from temper.sandbox.gate import Gate
@@ -177,6 +177,13 @@ def test_names_and_errors_that_are_no_text_go_over_the_wire() -> None:
     entry = _entry(FileInfo("/work/\udcff", EntryKind.LINK, 0, 0o777, 0.0, "/etc/\udcfe"))
     assert (entry.path, entry.target) == ("/work/?", "/etc/?")
     assert result_message(CommandResult(Outcome.OK, error="E: \udcff"), "none").error == "E: ?"
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e12])
+def test_a_command_without_a_bound_is_refused(seconds: float) -> None:
+    with pytest.raises(Rejected, match=r"limits\.wall_s: .*at most 2592000"):
+        merge_limits(Limits(), pb.Limits(wall_s=seconds))
+    assert merge_limits(Limits(), pb.Limits(wall_s=MOST_WALL_S)).wall_s == MOST_WALL_S
 
 
 def test_a_snapshot_of_processes_is_refused_with_its_reason() -> None:

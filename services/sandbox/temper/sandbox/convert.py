@@ -27,12 +27,15 @@ _NAMES: Final = {"cpus": "cpu_milli"}  # the contract counts cores in thousandth
 MAX_OUTPUT: Final = 262_144
 """Bytes of one stream in a reply: two of them and the observation fit a message of the bus."""
 
+MOST_WALL_S: Final = 30 * 86_400.0
+"""Seconds of one command; as long as the longest lease."""
+
 MAX_ERROR: Final = 4096
 """Characters of what ended a command."""
 
 
 def merge_limits(default: Limits, asked: sandbox_pb2.Limits) -> Limits:
-    """`default` with the numbers that are set in `asked`."""
+    """`default` with the numbers that are set in `asked`. Raises Rejected for a command that would never end."""
     if not asked.ByteSize() and default.disk_bytes <= default.memory_bytes // 4:
         return default
     fields: dict[str, Any] = {}
@@ -42,6 +45,9 @@ def merge_limits(default: Limits, asked: sandbox_pb2.Limits) -> Limits:
             fields[name] = min(value, MAX_OUTPUT) if name == "output_bytes" else value
     if asked.cpu_milli:
         fields["cpus"] = asked.cpu_milli / 1000
+    if not asked.wall_s <= MOST_WALL_S:
+        hint = f"at most {MOST_WALL_S:.0f}: a sandbox is not reaped while a command runs in it"
+        raise Rejected(f"no bound on a command: {asked.wall_s}", field="limits.wall_s", hint=hint)
     if asked.wall_s > 0:
         fields["wall_s"] = asked.wall_s
     if asked.cpu_s > 0:

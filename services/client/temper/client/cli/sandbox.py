@@ -85,7 +85,10 @@ def exec_(
     stdin: Annotated[bool, Parameter(help="Give it standard input, read to its end first.")] = False,
     broker: Broker = HERE,
 ) -> int:
-    """Run a program; its output streams here. Exit code 1 unless it ended well with 0."""
+    """Run a program; its output streams here. Exit code 1 unless it ended well with 0.
+
+    Interrupted, it goes on inside until it ends or its time is up; `temper sandbox ps` shows it.
+    """
     from temper.api.sandbox.v1 import sandbox_pb2
     from temper.client.sdk.sandbox import Place
     from temper.runtime.errors import Rejected
