@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.sandbox.worlds import LIMITS, world
 
-from temper.runtime.errors import Exhausted, Stale, Unavailable
+from temper.runtime.errors import Exhausted, Rejected, Stale, Unavailable
+from temper.sandbox.egress.policy import Mode, Policy, Rule
 from temper.sandbox.engine.base import CommandResult, Evidence, Limits, Outcome, Sandbox
 from temper.sandbox.engine.fake import FakeBackend
 from temper.sandbox.host import SandboxHost
@@ -260,6 +261,16 @@ async def test_a_sandbox_nobody_was_given_is_destroyed_when_its_request_is_withd
     assert await made.host.withdraw("a", "r1")
     assert made.fake.live == set()
     assert [record.end for record in made.records] == ["abandoned"]
+    await made.close()
+
+
+async def test_who_joins_a_session_without_a_network_is_not_left_to_believe_in_one(tmp_path: Path) -> None:
+    made, _ = world(tmp_path)
+    await acquire(made.host)
+    wide = replace(NOBODY, egress=Policy(Mode.ALLOW, (Rule("pypi.org"),)))
+    with pytest.raises(Rejected, match=r"egress: .*lives already, without a network.*another name"):
+        await made.host.acquire("a", LIMITS, 50.0, wide)
+    assert await acquire(made.host) == 1
     await made.close()
 
 

@@ -80,7 +80,16 @@ class SandboxHost:
         task = self._creating.get(name)
         if task is not None:
             await asyncio.shield(task)
+        if decision.verdict is not Verdict.CREATE:
+            self._require_same(name, purpose)
         return decision.epoch
+
+    def _require_same(self, name: str, purpose: Purpose) -> None:
+        """Refuse who wants a network of a session that was begun without one and cannot get it any more."""
+        has = self.tenant(name).purpose.egress.mode
+        if has is Mode.NONE and purpose.egress.mode is not Mode.NONE:
+            hint = "ask under another name"
+            raise Rejected(f"session {name!r} lives already, without a network", field="egress", hint=hint)
 
     def asker(self, request: str, deadline: float | None) -> Asker:
         """Who sent a request that is not wanted after `deadline` (unix seconds)."""

@@ -58,6 +58,10 @@ def create(
     need: Annotated[
         tuple[str, ...], Parameter(help="Capability it must have, e.g. sessions, snapshots:files.")
     ] = (),
+    allow: Annotated[
+        tuple[str, ...],
+        Parameter(help="HOST[:PORT][=SECRET] it may reach; nothing without. SECRET is one of the host's."),
+    ] = (),
     broker: Broker = HERE,
 ) -> None:
     """Make a bare sandbox and print its HOST/NAME."""
@@ -73,7 +77,9 @@ def create(
 
     async def work(client: SandboxClient) -> Place:
         called = name or f"cli-{secrets.token_hex(4)}"
-        return await client.create(called, lease_s=lease, limits=limits, isolation=isolation, needs=need)
+        return await client.create(
+            called, lease_s=lease, limits=limits, isolation=isolation, needs=need, allow=allow
+        )
 
     write(str(broker.run(work)))
 

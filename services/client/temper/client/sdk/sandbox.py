@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from google.protobuf.message import Message
 
 from temper.api.sandbox.v1 import control_pb2, sandbox_pb2
+from temper.client.sdk import egress
 from temper.runtime import topology
 from temper.runtime.bus.credentials import Credentials
 from temper.runtime.bus.nats import NatsBus
@@ -128,15 +129,21 @@ class SandboxClient:
         limits: sandbox_pb2.Limits | None = None,
         isolation: str = "",
         needs: Sequence[str] | str = (),
+        allow: Sequence[str] | str = (),
     ) -> Place:
         """A bare sandbox under a lease; one of this name that lives already is joined. Raises Rejected, Exhausted.
 
-        Whoever stops waiting for it has asked for nothing: it is taken back in the background.
+        `allow` names what it may reach, as `egress.policy` reads it. Whoever stops waiting for it has asked for nothing: it is taken back in the background.
         """
         asked = f"cli-{secrets.token_hex(8)}"
         wanted = [needs] if isinstance(needs, str) else needs
         request = sandbox_pb2.AcquireRequest(
-            session_id=name, limits=limits, lease_s=lease_s, min_isolation=isolation, needs=wanted
+            session_id=name,
+            limits=limits,
+            lease_s=lease_s,
+            min_isolation=isolation,
+            needs=wanted,
+            egress=egress.policy(allow),
         )
         subject = topology.rpc("sandbox", ANY, "Acquire")
         try:

@@ -78,9 +78,13 @@ class Sandbox:
         lease_s: float = 300.0,
         isolation: str = "",
         needs: Sequence[str] | str = (),
+        allow: Sequence[str] | str = (),
         client: SandboxClient | None = None,
     ) -> Self:
-        """One on the platform in `data_dir`, or on the one at `bus_url`; it lives `lease_s` seconds unused."""
+        """One on the platform in `data_dir`, or on the one at `bus_url`; it lives `lease_s` seconds unused.
+
+        `allow` names what it may reach, such as `["pypi.org", "api.example.com:8443=api"]`; nothing otherwise.
+        """
         if client is None:
             token_file = Path(bus_token_file) if bus_token_file else None
             client = SandboxClient(*((bus_url, token_file) if bus_url else broker(Path(data_dir))))
@@ -88,7 +92,7 @@ class Sandbox:
         try:
             loop.run(client.__aenter__())
             made = client.create(
-                f"sdk-{secrets.token_hex(8)}", lease_s=lease_s, isolation=isolation, needs=needs
+                f"sdk-{secrets.token_hex(8)}", lease_s=lease_s, isolation=isolation, needs=needs, allow=allow
             )
             return cls(client, loop.run(made), loop)
         except BaseException:
