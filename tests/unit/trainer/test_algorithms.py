@@ -19,7 +19,7 @@ from temper.trainer.algorithms.m2po import moments_below
 from temper.trainer.algorithms.policy_gradient import most_uncertain
 from temper.trainer.algorithms.ppo import value_loss
 from temper.trainer.algorithms.preferences import bradley_terry
-from temper.trainer.engine.base import OptimizerSettings, PhaseStart
+from temper.trainer.engine.base import OptimizerSettings, PhaseStart, Teacher
 from temper.trainer.engine.torch import make
 from temper.trainer.reward_models import classifier
 from temper.trainer.samples import Batch, scores
@@ -369,7 +369,7 @@ def test_a_student_comes_closer_to_its_teacher():
     chosen = algorithm("distill")
     settings = chosen.settings({}, {}, max_staleness=1)
     student.begin(
-        PhaseStart(chosen.needs(settings), teacher=[teacher.snapshot().files["weights.safetensors"]])
+        PhaseStart(chosen.needs(settings), Teacher([teacher.snapshot().files["weights.safetensors"]]))
     )
     rng = np.random.default_rng(0)
 
@@ -391,13 +391,44 @@ def test_a_student_comes_closer_to_its_teacher():
     assert gap() < before
 
 
-def test_a_teacher_of_another_shape_is_refused():
-    needs = registry()["distill"].needs(algorithm("distill").settings({}, {}, max_staleness=1))
-    small = PhaseStart(
-        needs, teacher=[engine(hidden_size=16, head_dim=4).snapshot().files["weights.safetensors"]]
+SMALL = {"hidden_size": 16, "head_dim": 4, "num_hidden_layers": 1}
+
+
+def small_teacher():
+    teacher = engine(seed=1, **SMALL)
+    return teacher, Teacher([teacher.snapshot().files["weights.safetensors"]], config() | SMALL)
+
+
+def test_a_teacher_has_its_own_shape_and_keeps_it_through_a_restore():
+    student, (small, teacher), batch = engine(), small_teacher(), group_batch()
+    needs = algorithm("distill").needs(algorithm("distill").settings({}, {}, max_staleness=1))
+    student.check_teacher(teacher.config)
+    student.begin(PhaseStart(needs, teacher))
+    restored, again = engine(seed=5), engine(seed=6)
+    restored.restore(config(), student.snapshot())
+    again.restore(config(), restored.snapshot())
+    expected = np.concatenate(
+        [p[s.mask] for p, s in zip(small.logprobs(batch.samples), batch.samples, strict=True)]
     )
-    with pytest.raises(Rejected, match="has shape"):
-        engine().begin(small)
+    for each in (student, restored, again):
+        np.testing.assert_array_equal(np.concatenate(each.policy.reference_logprobs(batch.samples)), expected)
+    student.begin(PhaseStart(needs))  # the next phase looks back at the policy itself
+    assert "teacher" not in student.snapshot().facts
+
+
+def test_weights_that_are_not_of_the_teachers_shape_are_refused():
+    needs = registry()["distill"].needs(algorithm("distill").settings({}, {}, max_staleness=1))
+    _, teacher = small_teacher()
+    with pytest.raises(Rejected, match="do not fit"):
+        engine().begin(PhaseStart(needs, Teacher(teacher.weights)))
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"), [({"vocab_size": 41}, "tokens"), ({"max_position_embeddings": 8}, "positions")]
+)
+def test_a_teacher_that_cannot_read_what_its_student_writes_is_refused(more, reason):
+    with pytest.raises(Rejected, match=reason):
+        engine().check_teacher(config() | more)
 
 
 # ---------------------------------------------------------------- masks

@@ -99,11 +99,11 @@ def test_in_one_job_a_model_is_trained_asked_and_refreshed(make):
     first, second = rlhf(rm_refresh=2, rm_max_disagreement=1.0)
     engine = make()
     engine.build(model_config(model()), seed=3)
-    engine.begin(first.start([]))
+    engine.begin(first.start(None))
     samples = [sample(float(i % 2), group=i // 2, actions=2 + i) for i in range(6)]
     for step in range(3):
         assert not train(engine, first, samples, step).skipped
-    engine.begin(second.start([]))
+    engine.begin(second.start(None))
     outcomes = [train(engine, second, samples, step).metrics for step in range(3)]
     assert [m["rm_version"] for m in outcomes] == [3.0, 3.0, 4.0]
     assert [m["rm_weight"] for m in outcomes] == [1.0, 1.0, 1.0]

@@ -17,7 +17,7 @@ from tests.unit.trainer.test_torch_engine import config, group_batch, step, weig
 from temper.runtime.errors import Rejected, Unavailable
 from temper.trainer.algorithms import algorithm
 from temper.trainer.engine import make_engine
-from temper.trainer.engine.base import OptimizerSettings, PhaseStart
+from temper.trainer.engine.base import OptimizerSettings, PhaseStart, Teacher
 from temper.trainer.engine.megatron import MegatronEngine
 from temper.trainer.engine.megatron.group import Group, RankLost
 from temper.trainer.engine.megatron.layout import MegatronOptions
@@ -140,7 +140,7 @@ def test_algorithms_equal_those_of_the_torch_engine(engine, name, params, layout
     chosen = algorithm(name)
     settings = chosen.settings(params, {}, max_staleness=1)
     needs = chosen.needs(settings)
-    other = [safetensors(list(reference(config(), seed=5).export()))] if needs.reference else None
+    other = Teacher([safetensors(list(reference(config(), seed=5).export()))]) if needs.reference else None
     for each in (ours, theirs):  # a reference that is the policy itself would give noise to learn from
         each.begin(PhaseStart(needs, other, params.get("kl_beta", 0.0)))
     for seed in range(2):
@@ -382,3 +382,11 @@ def test_four_ranks_equal_the_torch_engine(engine, layout):
     for seed in range(2):
         assert_alike(step(ours, group_batch(seed)), step(theirs, group_batch(seed)))
     assert apart(ours, theirs) <= WEIGHT
+
+
+def test_a_teacher_of_another_shape_is_refused_by_name_and_one_of_its_own_is_taken(engine):
+    ours = engine(config(), **TWO)
+    ours.check_teacher(config() | {"max_position_embeddings": 512})
+    with pytest.raises(Rejected, match=r"hidden_size 16 .the policy's is 32.*torch") as refused:
+        ours.check_teacher(config() | {"hidden_size": 16, "head_dim": 4})
+    assert "head_dim 4" in refused.value.message

@@ -18,6 +18,7 @@ from temper.trainer.algorithms import algorithm, registry
 from temper.trainer.algorithms.base import Param
 from temper.trainer.algorithms.policy_gradient import COMMON, choices
 from temper.trainer.compute import train
+from temper.trainer.engine.base import Teacher
 from temper.trainer.engine.torch import make
 from temper.trainer.plan import PhasePlan, plan
 
@@ -135,7 +136,7 @@ def judged():
     """A policy with a reward model beside it, as a snapshot."""
     made = engine(**SMALL)
     judge = planned("reward_model", {}, {})
-    made.begin(judge.start([]))
+    made.begin(judge.start(None))
     train(made, judge, samples(), 0)
     return made.snapshot()
 
@@ -153,7 +154,7 @@ def done(name: str, given: dict[str, float | str]) -> Fingerprint:
     one = planned(name, must | params, words)
     made = make()
     made.restore(config() | SMALL, judged())
-    made.begin(one.start([teacher()] if one.teacher else []))
+    made.begin(one.start(Teacher([teacher()]) if one.teacher else None))
     found = train(made, one, samples(), 3, version=3, scale=RewardScale()).metrics
     state = made.snapshot()
     return Fingerprint((one.ledger, state.facts["kl_beta"]), dict(found), dict(state.files))

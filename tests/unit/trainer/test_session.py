@@ -10,7 +10,7 @@ from temper.api.job.v1.job_pb2 import JobEvent
 from temper.api.job.v1.spec_pb2 import CheckpointRef
 from temper.api.qa.v1.qa_pb2 import EnvironmentRecord, EnvironmentState
 from temper.api.trainer.v1.trainer_pb2 import TrainingState
-from temper.runtime.errors import Stale, Unavailable
+from temper.runtime.errors import Rejected, Stale, Unavailable
 from temper.runtime.testing import eventually
 from temper.trainer.engine.fake import FakeEngine
 from temper.trainer.engine.torch import make as torch_engine
@@ -212,6 +212,27 @@ async def test_reference_head_and_teacher_survive_a_crash_bit_for_bit(world, tmp
     await (await world.bus.kv("policies")).delete(JOB)
     assert await finish(twin.session(await job(twin), engine=torch_engine()))
     assert await twin.weights(await twin.record()) == weights
+
+
+async def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_trained(world):
+    texts = json.dumps(model_config(model(vocab_size=41))).encode()
+    files = {**(await teacher_of(world)).files, "config.json": await world.blobs.put("config", texts)}
+    warm = phase("warm", algorithm="sft", steps=2, groups=1, demo=True, publish=0)
+    job = spec(warm, phase(algorithm="distill", teacher=CheckpointRef(files=files)))
+    with pytest.raises(Rejected, match="41 tokens") as refused:
+        await world.session(job, engine=torch_engine()).run()
+    assert refused.value.field == "phases[1].teacher"
+
+
+async def test_weights_that_do_not_fit_their_config_are_told_of_the_teacher(world):
+    texts = json.dumps(model_config(model(layers=1))).encode()
+    files = {**(await teacher_of(world)).files, "config.json": await world.blobs.put("config", texts)}
+    job = spec(phase(algorithm="distill", teacher=CheckpointRef(files=files)))
+    for index in range(2):
+        await world.group(index)
+    with pytest.raises(Rejected, match="do not fit") as refused:
+        await world.session(job, engine=torch_engine()).run()
+    assert refused.value.field == "phases[0].teacher"
 
 
 async def test_a_reward_model_is_published_at_the_end_of_its_phase_and_named_from_then_on(world):

@@ -43,7 +43,7 @@ class Origin:
                 field="policy.checkpoint.files",
                 hint=f"given: {', '.join(sorted(given))}",
             )
-        config = await _object(blobs, given, CONFIG, "policy.checkpoint.files")
+        config = await json_object(blobs, given, CONFIG, "policy.checkpoint.files")
         await _check_texts(blobs, given, "policy.checkpoint.files")
         files = {name: ref for name, ref in given.items() if _carried(name)}
         return cls(config, await weights_among(blobs, given), files)
@@ -77,15 +77,17 @@ def _is_weights(name: str) -> bool:
 async def _check_texts(blobs: BlobStore, given: Mapping[str, BlobRef], field: str) -> None:
     """Raise Rejected for texts that no rollout worker could read: there it would look like workers that are slow."""
     for name in TEXTS:
-        content = await _object(blobs, given, name, field) if name in given else {}
+        content = await json_object(blobs, given, name, field) if name in given else {}
         if name == TOKENIZER and name in given and not isinstance(content.get("model"), dict):
             raise Rejected(
                 f"{name} has no model", field=field, hint="a file of the tokenizers library is wanted"
             )
 
 
-async def _object(blobs: BlobStore, given: Mapping[str, BlobRef], name: str, field: str) -> dict[str, Any]:
-    """A JSON object among the files."""
+async def json_object(
+    blobs: BlobStore, given: Mapping[str, BlobRef], name: str, field: str
+) -> dict[str, Any]:
+    """A JSON object among the files. Raises Rejected if it is none."""
     try:
         value: Any = json.loads(await blobs.get(given[name]))
     except (ValueError, RecursionError) as error:

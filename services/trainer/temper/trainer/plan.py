@@ -14,7 +14,7 @@ from temper.runtime.errors import Rejected
 from temper.trainer import algorithms
 from temper.trainer.algorithms import Algorithm
 from temper.trainer.algorithms.base import Settings
-from temper.trainer.engine.base import OptimizerSettings, PhaseStart
+from temper.trainer.engine.base import OptimizerSettings, PhaseStart, Teacher
 from temper.trainer.state import Phase
 
 SCHEDULES = ("constant", "cosine", "linear")
@@ -25,6 +25,8 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen
 class PhasePlan:
     """One phase, ready to run."""
 
+    path: str
+    """Where the job has it, for errors: ``phases[0]``."""
     name: str
     steps: int
     algorithm: Algorithm
@@ -79,11 +81,11 @@ class PhasePlan:
         every = int(self.settings.params.get("rm_refresh", 0.0))
         return every > 0 and phase_step % every == every - 1
 
-    def start(self, teacher: Sequence[bytes]) -> PhaseStart:
-        """What the engine gets ready before the first step; ``teacher`` are the weights of ``self.teacher``."""
+    def start(self, teacher: Teacher | None) -> PhaseStart:
+        """What the engine gets ready before the first step; ``teacher`` is what ``self.teacher`` names."""
         return PhaseStart(
             needs=self.algorithm.needs(self.settings),
-            teacher=teacher or None,
+            teacher=teacher,
             kl_beta=self.settings.params.get("kl_beta", 0.0),
         )
 
@@ -152,6 +154,7 @@ def _phase(spec: PhaseSpec, path: str, shares: Mapping[str, float]) -> PhasePlan
             field=f"{path}.teacher",
         )
     return PhasePlan(
+        path=path,
         name=spec.name,
         steps=spec.steps,
         algorithm=chosen,

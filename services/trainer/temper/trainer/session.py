@@ -28,7 +28,7 @@ from temper.trainer.keeper import Keeper
 from temper.trainer.levels import clear, levels
 from temper.trainer.milestones import Milestones, milestones_every
 from temper.trainer.notices import Notices
-from temper.trainer.origin import Origin, weights_among
+from temper.trainer.origin import Origin
 from temper.trainer.oversight import Oversight
 from temper.trainer.patience import Patience
 from temper.trainer.plan import PhasePlan, plan
@@ -38,6 +38,7 @@ from temper.trainer.samples import Sample
 from temper.trainer.snapshot import Snapshot
 from temper.trainer.state import Arrival, Ledger
 from temper.trainer.surroundings import Surroundings
+from temper.trainer.teachers import check_teachers, fetch_teacher, told_of
 from temper.trainer.teller import Teller, Told
 
 T = TypeVar("T")
@@ -129,6 +130,7 @@ class Session:
         recovered = await recover(self._levels, self._take_up, around.log, job, patience)
         if not recovered.restored:
             await self._begin_anew()
+        await patience(lambda: check_teachers(around.blobs, self._phases, self._engine), "teachers")
         self._ledger = recovered.ledger
         self._go_on(recovered)
         self._teller = Teller(around, self._command, self._book, self._ledger, self._origin, patience)
@@ -302,8 +304,9 @@ class Session:
         if warning := phase.warning:
             await self._notices.warn("unusual_setting", f"phase {phase.name}: {warning}", key=phase.name)
         blobs = self._around.blobs
-        teacher = await self._patience(lambda: weights_among(blobs, phase.teacher), "teacher")
-        await self._in_thread(lambda: self._engine.begin(phase.start(teacher)))
+        teacher = await self._patience(lambda: fetch_teacher(blobs, phase), "teacher")
+        with told_of(phase):
+            await self._in_thread(lambda: self._engine.begin(phase.start(teacher)))
 
     async def _commit(
         self, taken: Sequence[Arrival], facts: StepFacts, phase: PhasePlan, spent: tuple[float, float, float]

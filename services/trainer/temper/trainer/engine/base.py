@@ -43,13 +43,23 @@ class OptimizerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Teacher:
+    """A policy to learn from."""
+
+    weights: Sequence[bytes]
+    """safetensors files."""
+    config: Mapping[str, Any] | None = None
+    """Its ``config.json``; None: the policy's."""
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseStart:
     """What an engine must get ready before the first step of a phase."""
 
     needs: Needs = NOTHING_MORE
     """Reference, heads."""
-    teacher: Sequence[bytes] | None = None
-    """safetensors files of the reference, in the policy's shape; None: the policy as it is now."""
+    teacher: Teacher | None = None
+    """The reference; None: the policy as it is now."""
     kl_beta: float = 0.0
     """Where β begins."""
 
@@ -101,6 +111,10 @@ class Engine(Protocol):
 
     def load(self, config: Mapping[str, Any], weights: Sequence[bytes]) -> None:
         """Weights from safetensors files. Raises Rejected when names or shapes do not fit the configuration."""
+        ...
+
+    def check_teacher(self, config: Mapping[str, Any]) -> None:
+        """Raises Rejected for the ``config.json`` of a teacher that the policy cannot learn from, before anything is trained."""
         ...
 
     def begin(self, phase: PhaseStart) -> None:

@@ -68,11 +68,20 @@ class FakeEngine:
         self._vocab = int(config["vocab_size"])
         self._updates = 0
 
+    def check_teacher(self, config: Mapping[str, Any]) -> None:
+        """See ``Engine``."""
+        if config.get("vocab_size") != self._vocab:
+            raise Rejected(
+                f"a vocabulary of {config.get('vocab_size')} tokens, the policy's has {self._vocab}"
+            )
+
     def begin(self, phase: PhaseStart) -> None:
         """See ``Engine``. It has no heads to grow; a reference is as uniform as the policy, and a teacher leaves its mark."""
         self._updates = 0
         if phase.teacher is not None:
-            self._updates = int.from_bytes(hashlib.sha256(b"".join(phase.teacher)).digest()[:4], "little")
+            self._updates = int.from_bytes(
+                hashlib.sha256(b"".join(phase.teacher.weights)).digest()[:4], "little"
+            )
 
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """See ``Engine``: uniform over the vocabulary."""

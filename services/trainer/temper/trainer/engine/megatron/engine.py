@@ -133,6 +133,10 @@ class MegatronEngine:
 
     # ------------------------------------------------------------- training
 
+    def check_teacher(self, config: Mapping[str, Any]) -> None:
+        """See ``Engine``."""
+        self._persist(lambda held: held.check_teacher(config))
+
     def begin(self, phase: PhaseStart) -> None:
         """See ``Engine``."""
         self._change(lambda held: held.begin(phase))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,10 @@ from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.mixture import Balance
 from temper.trainer.engine.torch.model import parse_config
 from temper.trainer.samples import Batch, Sample
+
+_FREE = frozenset({"max_positions", "init_std"})
+"""Of a shape: what a teacher may have otherwise. Rotary tables are as long as the batch."""
+_TORCH_TEACHES = 'the Megatron engine takes teachers of the policy\'s shape, trainer.engine = "torch" any of its vocabulary'
 
 
 class Held:
@@ -79,12 +84,20 @@ class Held:
 
     # ------------------------------------------------------------- training
 
+    def check_teacher(self, config: Mapping[str, Any]) -> None:
+        """See ``Engine``. Ranks hold a reference in the parts in which they hold the policy, so its shape is the policy's."""
+        theirs, ours = asdict(parse_config(dict(config))), asdict(self._cfg)
+        other = [name for name in ours if name not in _FREE and theirs[name] != ours[name]]
+        if other:
+            told = ", ".join(f"{name} {theirs[name]} (the policy's is {ours[name]})" for name in other)
+            raise Rejected(f"another shape than the policy's: {told}", hint=_TORCH_TEACHES)
+
     def begin(self, phase: PhaseStart) -> None:
         """See ``Engine``."""
         self.policy.forget()
         self.policy.beta = phase.kl_beta
         if phase.needs.reference:
-            self.policy.freeze(phase.teacher)
+            self.policy.freeze(None if phase.teacher is None else phase.teacher.weights)
         if phase.needs.values:
             self.policy.grow_head(bias=True)
         if phase.needs.scores:

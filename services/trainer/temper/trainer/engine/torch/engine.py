@@ -25,7 +25,7 @@ from temper.trainer.engine.base import (
 )
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.mixture import Balance
-from temper.trainer.engine.torch.model import Decoder, parse_config
+from temper.trainer.engine.torch.model import Decoder, parse_config, require_teacher
 from temper.trainer.engine.torch.optimizers import Optimizers
 from temper.trainer.engine.torch.trainee import Trainee
 from temper.trainer.samples import Batch, Sample
@@ -41,6 +41,7 @@ class TorchEngine:
         self._policy: Trainee | None = None
         self._judge: Trainee | None = None
         self._judge_version = 0
+        self._teacher: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -90,14 +91,15 @@ class TorchEngine:
     def _trainee(self, model: Decoder) -> Trainee:
         return Trainee(model.to(self._device), self._device, self._budget)
 
-    def _twin(self, weights: Sequence[bytes]) -> Decoder:
-        """Another decoder of the policy's shape."""
-        twin = Decoder(self.model.cfg).to(self._device)
-        storage.assign(twin, weights, tied=self.model.cfg.tied)
+    def _twin(self, weights: Sequence[bytes], config: Mapping[str, Any] | None = None) -> Decoder:
+        """Another decoder, of the policy's shape unless it has its own."""
+        shape = self.model.cfg if config is None else parse_config(dict(config))
+        twin = Decoder(shape).to(self._device)
+        storage.assign(twin, weights, tied=shape.tied)
         return twin
 
     def _weights(self, model: Decoder) -> dict[str, Tensor]:
-        return storage.named_weights(model, tied=self.model.cfg.tied)
+        return storage.named_weights(model, tied=model.cfg.tied)
 
     def export(self) -> Iterator[NamedTensor]:
         """See ``Engine``."""
@@ -111,15 +113,19 @@ class TorchEngine:
 
     # ------------------------------------------------------------- phases
 
+    def check_teacher(self, config: Mapping[str, Any]) -> None:
+        """See ``Engine``."""
+        require_teacher(parse_config(dict(config)), self.model.cfg)
+
     def begin(self, phase: PhaseStart) -> None:
         """See ``Engine``."""
-        policy = self.policy
+        policy, teacher = self.policy, phase.teacher
         policy.forget()
         policy.beta = phase.kl_beta
         if phase.needs.reference:
-            now = [storage.encode(self._weights(policy.model))]
-            policy.reference = self._twin(now if phase.teacher is None else phase.teacher)
-            policy.reference.requires_grad_(requires_grad=False)
+            self._teacher = None if teacher is None else teacher.config
+            files = [storage.encode(self._weights(policy.model))] if teacher is None else teacher.weights
+            policy.reference = self._twin(files, self._teacher).requires_grad_(requires_grad=False)
         policy.model.value_head = None
         if phase.needs.values:
             policy.model.grow_head(bias=True)
@@ -148,6 +154,8 @@ class TorchEngine:
             "balance": self.policy.balance.facts(),
             "judge_version": self._judge_version,
         }
+        if self.policy.reference is not None and self._teacher is not None:
+            facts["teacher"] = dict(self._teacher)
         return EngineState(files, facts)
 
     def _parts(self, trainee: Trainee) -> dict[str, bytes]:
@@ -162,6 +170,7 @@ class TorchEngine:
     def restore(self, config: Mapping[str, Any], state: EngineState) -> None:
         """See ``Engine``."""
         self.load(config, [state.files[WEIGHTS]])
+        self._teacher = state.facts.get("teacher")
         self._refill(self.policy, state.files)
         self.policy.beta = float(state.facts.get("kl_beta", 0.0))
         self.policy.balance = Balance.from_facts(state.facts.get("balance", {}))
@@ -177,7 +186,8 @@ class TorchEngine:
     def _refill(self, trainee: Trainee, files: Mapping[str, bytes]) -> None:
         """Everything of a trainee but its weights."""
         if REFERENCE in files:
-            trainee.reference = self._twin([files[REFERENCE]]).requires_grad_(requires_grad=False)
+            reference = self._twin([files[REFERENCE]], self._teacher)
+            trainee.reference = reference.requires_grad_(requires_grad=False)
         if HEAD in files:
             storage.assign_head(trainee.model, files[HEAD])
         if OPTIMIZER in files:

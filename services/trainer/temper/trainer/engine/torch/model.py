@@ -66,6 +66,20 @@ def parse_config(raw: dict[str, Any]) -> DecoderConfig:
     )
 
 
+def require_teacher(teacher: DecoderConfig, policy: DecoderConfig) -> None:
+    """Raises Rejected for a shape whose log-probabilities of the policy's samples would mean nothing."""
+    if teacher.vocab_size != policy.vocab_size:
+        raise Rejected(
+            f"a vocabulary of {teacher.vocab_size} tokens, the policy's has {policy.vocab_size}",
+            hint="teacher and student share a tokenizer",
+        )
+    if teacher.max_positions < policy.max_positions:
+        raise Rejected(
+            f"{teacher.max_positions} positions, the policy has {policy.max_positions}",
+            hint="a teacher reads everything that its student writes",
+        )
+
+
 def _needed(raw: dict[str, Any], name: str) -> int:
     if name not in raw:
         raise Rejected(f"config.json has no {name}", field=f"config.json:{name}")
