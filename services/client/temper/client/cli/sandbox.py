@@ -93,7 +93,7 @@ def exec_(
 ) -> int:
     """Run a program; its output streams here. Exit code 1 unless it ended well with 0.
 
-    Interrupted, it goes on inside until it ends or its time is up; `temper sandbox ps` shows it.
+    Interrupted, it goes on inside until it ends or its time is up, and the next command waits; `temper sandbox ps` shows it.
     """
     from temper.api.sandbox.v1 import sandbox_pb2
     from temper.client.sdk.sandbox import Place
