@@ -25,7 +25,9 @@ async def test_a_fork_bomb_meets_the_process_limit_and_the_sandbox_lives(
     sandbox: Sandbox, enforces: Enforces
 ) -> None:
     enforces("pids")
-    result = await sandbox.execute(shell("b() { b | b & }; b; wait"), replace(LIMITS, wall_s=1.0))
+    # The bomb goes on behind a command that cannot end before a fork was refused.
+    bomb = "b() { b | b & }; b; c() { c | c; }; c"
+    result = await sandbox.execute(shell(bomb), replace(LIMITS, wall_s=10.0))
     assert result.outcome in {Outcome.PIDS_EXCEEDED, Outcome.TIMED_OUT}
     assert result.evidence.refused_forks > 0
     await sandbox.quiesce()
