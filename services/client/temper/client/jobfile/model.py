@@ -162,7 +162,7 @@ class Phase(Table):
     snapshot_every: Count = 5
     """Steps between snapshots in the object store; nearer levels have their own pace (`trainer.toml`)."""
     teacher: str | None = None
-    """Directory of the policy to learn from, for `distill`; relative to the job file."""
+    """Directory of a policy of the same vocabulary to learn from, for `distill`; relative to the job file."""
 
     @property
     def demo(self) -> bool:
