@@ -230,7 +230,9 @@ class LaunchedSandbox(FileCalls):
     async def reset(self) -> None:
         """As new: everything killed and discarded, and another life begun, in another slot if one stands by."""
         async with self._turn:
-            old, place = self._life, self._succeed()
+            old = self._life
+            old.begin_to_end()
+            place = self._succeed()
             if place is None:
                 await self._begin_again(old)
                 return

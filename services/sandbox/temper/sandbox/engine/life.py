@@ -96,6 +96,11 @@ class Life:
         self.link.forget(INTERPRETER)
         return True
 
+    def begin_to_end(self) -> None:
+        """Have it die while something else is done. Where no namespace dies with process 1, `end` does all of it."""
+        if self._isolated:
+            self.link.kill()
+
     async def end(self) -> bool:
         """Kill everything, free everything but the slot; whether the last process is gone. Idempotent."""
         if self._ended:
