@@ -257,15 +257,17 @@ class _Init:
                 os.kill(_ANY, signal.SIGKILL)
             self._reap(0)
             return
-        while victims := processes.below({os.getpid()}, processes.table()):
-            self._end(victims)
+        # A look at the table takes time, and may see neither a parent that ends nor the child it has just made. This process
+        # is their subreaper: while anything is left below it, it has a child.
+        while not processes.childless():
+            self._end(processes.below({os.getpid()}, processes.table()))
 
     def _kill_outside_sessions(self) -> None:
-        while True:
+        nobody = 0
+        while nobody < 2:  # one look may miss a child whose parent ended meanwhile; the next one sees it
             rows = processes.table()
             victims = self._agents(rows) - processes.below(self._keepers, rows)
-            if not victims:
-                return
+            nobody = 0 if victims else nobody + 1
             self._end(victims)
 
     def _end(self, victims: set[int]) -> None:

@@ -235,7 +235,7 @@ class _Keeper:
 
     def kill_everything(self) -> None:
         """All below this process, until the last one is gone. Stopped first, so that none can fork away from the list."""
-        while victims := self._tree():
+        while (victims := self._tree()) or not processes.childless():
             processes.send(victims, signal.SIGSTOP)
             processes.send(victims, signal.SIGKILL)
             self._reap(os.WNOHANG)

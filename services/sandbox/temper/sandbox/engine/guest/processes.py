@@ -36,6 +36,15 @@ def below(ancestors: Iterable[int], rows: Mapping[int, list[bytes]]) -> set[int]
     return found - first
 
 
+def childless() -> bool:
+    """Whether this process has no child, dead ones that nobody has waited for included. One question to the kernel, no race."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def send(pids: Iterable[int], which: int) -> None:
     """Signal each one that is still there, the eldest first: a parent that sees its child killed would end in its own way."""
     for pid in sorted(pids):
