@@ -187,3 +187,9 @@ def test_a_config_without_a_vocabulary_is_refused(engine):
 def test_an_unknown_engine_names_the_known_ones():
     with pytest.raises(Rejected, match="fake, megatron, torch"):
         make_engine("abacus")
+
+
+def test_a_teacher_of_another_vocabulary_is_refused_and_one_of_the_policys_shape_is_not(engine):
+    engine.check_teacher(CONFIG)
+    with pytest.raises(Rejected, match="41"):
+        engine.check_teacher(CONFIG | {"vocab_size": 41})

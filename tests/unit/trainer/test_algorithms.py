@@ -413,7 +413,7 @@ def test_a_teacher_has_its_own_shape_and_keeps_it_through_a_restore():
     for each in (student, restored, again):
         np.testing.assert_array_equal(np.concatenate(each.policy.reference_logprobs(batch.samples)), expected)
     student.begin(PhaseStart(needs))  # the next phase looks back at the policy itself
-    assert "teacher" not in student.snapshot().facts
+    assert "reference" not in student.snapshot().facts
 
 
 def test_weights_that_are_not_of_the_teachers_shape_are_refused():

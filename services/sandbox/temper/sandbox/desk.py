@@ -1,7 +1,6 @@
 """What a caller has open in one session: programs, streams that wait to be read, watches, snapshots by step."""
 
 import asyncio
-import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from typing import Final
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Exhausted, Rejected
 from temper.sandbox.engine.base import CommandResult, Sandbox, Session, SessionSpec, Sink
+from temper.sandbox.news import News
 from temper.sandbox.streams import OutputWindow
 from temper.sandbox.timeline import Timeline
 from temper.sandbox.watches import Watches
@@ -27,8 +27,7 @@ class Desk:
         self._ends: dict[str, asyncio.Task[None]] = {}
         self._windows: OrderedDict[str, OutputWindow] = OrderedDict()
         self._starting = asyncio.Lock()
-        self._opened = asyncio.Event()
-        self._hurried = False
+        self._opened = News(clock)
         self.timeline = Timeline()
         """Its snapshots."""
         self.watches = Watches(clock)
@@ -87,25 +86,19 @@ class Desk:
                 raise Exhausted(f"{_MOST_STREAMS} streams are open", hint="close a program")
             del self._windows[done]
         self._windows[name] = OutputWindow(self._clock)
-        self._opened.set()
+        self._opened.tell()
         return self._windows[name]
 
     async def window(self, name: str, wait_s: float) -> OutputWindow:
         """A stream; a reader may come before what it reads, within `wait_s`. Raises Rejected."""
-        if name not in self._windows and wait_s > 0:
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(wait_s):
-                    while name not in self._windows and not self._hurried:
-                        self._opened.clear()
-                        await self._opened.wait()
+        await self._opened.until(lambda: name in self._windows, wait_s)
         if name not in self._windows:
             raise Rejected(f"nothing streams as {name!r}", field="stream_id", hint="start it with stream")
         return self._windows[name]
 
     def hurry(self) -> None:
         """Have no reader wait for what may come."""
-        self._hurried = True
-        self._opened.set()
+        self._opened.hurry()
         for window in self._windows.values():
             window.hurry()
         self.watches.hurry()

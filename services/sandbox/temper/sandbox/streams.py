@@ -7,13 +7,13 @@ come holds the program back; the host's memory stays flat either way.
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from typing import Final
 
 from temper.runtime.clock import Clock
 from temper.runtime.errors import Stale
 from temper.sandbox.engine.base import Stream
+from temper.sandbox.news import News
 
 WINDOW: Final = 1 << 20
 """Bytes that wait for a reader."""
@@ -27,13 +27,11 @@ class OutputWindow:
     """The output of one program or command that has not been read yet."""
 
     def __init__(self, clock: Clock, size: int = WINDOW) -> None:
-        self._clock = clock
         self._size = size
         self._chunks: deque[Chunk] = deque()
         self._first = 0
         self._held = 0
-        self._news = asyncio.Event()
-        self._hurried = False
+        self._news = News(clock)
         self._room = asyncio.Event()
         self.ended = False
         """Whether nothing more will come in."""
@@ -46,18 +44,17 @@ class OutputWindow:
         if not self.ended:
             self._chunks.append((stream, data))
             self._held += len(data)
-            self._news.set()
+            self._news.tell()
 
     def end(self) -> None:
         """Nothing more will come; what is there can still be read."""
         self.ended = True
-        self._news.set()
+        self._news.tell()
         self._room.set()
 
     def hurry(self) -> None:
         """Have nobody wait for more: a host that stops answers at once."""
-        self._hurried = True
-        self._news.set()
+        self._news.hurry()
 
     async def read(self, offset: int, wait_s: float) -> tuple[list[Chunk], int, bool]:
         """Let go of what lies before `offset`; what follows it, the next offset, and whether that was all.
@@ -65,11 +62,7 @@ class OutputWindow:
         Waits up to `wait_s` for something to come. Raises Stale for an offset that was let go of or never reached.
         """
         self._release(offset)
-        if not self._chunks and not self.ended and not self._hurried and wait_s > 0:
-            self._news.clear()
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(wait_s):
-                    await self._news.wait()
+        await self._news.until(lambda: bool(self._chunks) or self.ended, wait_s)
         taken: list[Chunk] = []
         size = 0
         for stream, data in self._chunks:

@@ -6,7 +6,6 @@ Nothing holds a program back here: when nobody reads, what happens after the win
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from temper.runtime.clock import Clock
 from temper.runtime.errors import Exhausted, Stale
 from temper.sandbox.engine.base import Change, Sandbox
 from temper.sandbox.engine.entries import ChangeKind
+from temper.sandbox.news import News
 
 WINDOW: Final = 4096
 """Changes that wait for a reader."""
@@ -28,13 +28,11 @@ class ChangeWindow:
     """The changes of one watch that have not been received yet. `top` is the watched directory, as asked for."""
 
     def __init__(self, clock: Clock, top: str, size: int = WINDOW) -> None:
-        self._clock = clock
         self._top = top
         self._size = size
         self._changes: deque[Change] = deque()
         self._first = 0
-        self._news = asyncio.Event()
-        self._hurried = False
+        self._news = News(clock)
         self.ended = False
         """Whether nothing more will come in."""
 
@@ -44,17 +42,16 @@ class ChangeWindow:
             return
         full = len(self._changes) == self._size
         self._changes.append(Change(ChangeKind.LOST, self._top) if full else change)
-        self._news.set()
+        self._news.tell()
 
     def end(self) -> None:
         """Nothing more will come; what is there can still be read."""
         self.ended = True
-        self._news.set()
+        self._news.tell()
 
     def hurry(self) -> None:
         """Have nobody wait for more: a host that stops answers at once."""
-        self._hurried = True
-        self._news.set()
+        self._news.hurry()
 
     async def read(self, offset: int, wait_s: float) -> tuple[list[Change], int, bool]:
         """Let go of what lies before `offset`; what follows it, the next offset, and whether that was all.
@@ -71,11 +68,7 @@ class ChangeWindow:
         while self._first < offset:
             self._changes.popleft()
             self._first += 1
-        if not self._changes and not self.ended and not self._hurried and wait_s > 0:
-            self._news.clear()
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(wait_s):
-                    await self._news.wait()
+        await self._news.until(lambda: bool(self._changes) or self.ended, wait_s)
         taken = list(self._changes)[:REPLY]
         return taken, offset + len(taken), self.ended and len(taken) == len(self._changes)
 

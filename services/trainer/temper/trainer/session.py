@@ -130,7 +130,8 @@ class Session:
         recovered = await recover(self._levels, self._take_up, around.log, job, patience)
         if not recovered.restored:
             await self._begin_anew()
-        await patience(lambda: check_teachers(around.blobs, self._phases, self._engine), "teachers")
+        to_come = self._phases[recovered.ledger.phase :]
+        await patience(lambda: check_teachers(around.blobs, to_come, self._engine), "teachers")
         self._ledger = recovered.ledger
         self._go_on(recovered)
         self._teller = Teller(around, self._command, self._book, self._ledger, self._origin, patience)

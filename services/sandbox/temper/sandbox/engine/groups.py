@@ -16,6 +16,9 @@ _SHARES_OF_A_CORE: Final = 1024
 _WEIGHT_OF_A_CORE: Final = 100
 _MOST_WEIGHT: Final = 10_000
 
+_UNBOUNDED: Final = {"cpu.cfs_quota_us": "-1", "cpu.max": f"max {_PERIOD_US}"}
+"""Files of the bound on processor time, of either version, and what says there is none."""
+
 _Applied = tuple[int, int, float, Guarantee]
 
 
@@ -95,9 +98,8 @@ class _Files:
 class _Quota:
     """The bound on processor time of a group, which can be lifted for a while, also by several at once."""
 
-    def __init__(self, path: Path, unbounded: str) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._unbounded = unbounded
         self._lifts = 0
         self._before = ""
 
@@ -108,7 +110,7 @@ class _Quota:
         if self._lifts == 1:
             with contextlib.suppress(OSError):
                 self._before = self._path.read_text()
-                self._path.write_text(self._unbounded)
+                self._path.write_text(_UNBOUNDED[self._path.name])
         try:
             yield
         finally:
@@ -126,7 +128,7 @@ class GroupV1:
             directory.mkdir(parents=True, exist_ok=True)
         self._directories = directories
         self._limits: _Applied | None = None
-        self._quota = _Quota(directories["cpu"] / "cpu.cfs_quota_us", "-1")
+        self._quota = _Quota(directories["cpu"] / "cpu.cfs_quota_us")
         memory, pids = directories["memory"], directories["pids"]
         meters = {
             "peak": memory / "memory.max_usage_in_bytes",
@@ -199,7 +201,7 @@ class GroupV2:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._quota = _Quota(directory / "cpu.max", f"max {_PERIOD_US}")
+        self._quota = _Quota(directory / "cpu.max")
         self._limits: _Applied | None = None
         meters = {
             "cpu": "cpu.stat",
@@ -256,7 +258,7 @@ class GroupV2:
 
 def lift_quota(directory: Path) -> None:
     """Let what is killed in this directory of any hierarchy die without waiting for its share of a processor."""
-    for name, text in (("cpu.cfs_quota_us", "-1"), ("cpu.max", f"max {_PERIOD_US}")):
+    for name, text in _UNBOUNDED.items():
         with contextlib.suppress(OSError):  # no such file here, or the group is gone
             if (directory / name).exists():
                 (directory / name).write_text(text)

@@ -1,6 +1,7 @@
 """The torch engine: one process, a policy and, where a job has one, a reward model beside it; packed micro-batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,11 @@ from temper.trainer.engine.base import (
     OptimizerSettings,
     PhaseStart,
     StepOutcome,
+    Teacher,
 )
 from temper.trainer.engine.torch import storage
 from temper.trainer.engine.torch.mixture import Balance
-from temper.trainer.engine.torch.model import Decoder, parse_config, require_teacher
+from temper.trainer.engine.torch.model import Decoder, DecoderConfig, parse_config, require_teacher
 from temper.trainer.engine.torch.optimizers import Optimizers
 from temper.trainer.engine.torch.trainee import Trainee
 from temper.trainer.samples import Batch, Sample
@@ -41,7 +43,6 @@ class TorchEngine:
         self._policy: Trainee | None = None
         self._judge: Trainee | None = None
         self._judge_version = 0
-        self._teacher: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -91,9 +92,9 @@ class TorchEngine:
     def _trainee(self, model: Decoder) -> Trainee:
         return Trainee(model.to(self._device), self._device, self._budget)
 
-    def _twin(self, weights: Sequence[bytes], config: Mapping[str, Any] | None = None) -> Decoder:
+    def _twin(self, weights: Sequence[bytes], shape: DecoderConfig | None = None) -> Decoder:
         """Another decoder, of the policy's shape unless it has its own."""
-        shape = self.model.cfg if config is None else parse_config(dict(config))
+        shape = shape or self.model.cfg
         twin = Decoder(shape).to(self._device)
         storage.assign(twin, weights, tied=shape.tied)
         return twin
@@ -119,13 +120,13 @@ class TorchEngine:
 
     def begin(self, phase: PhaseStart) -> None:
         """See ``Engine``."""
-        policy, teacher = self.policy, phase.teacher
+        policy = self.policy
         policy.forget()
         policy.beta = phase.kl_beta
         if phase.needs.reference:
-            self._teacher = None if teacher is None else teacher.config
-            files = [storage.encode(self._weights(policy.model))] if teacher is None else teacher.weights
-            policy.reference = self._twin(files, self._teacher).requires_grad_(requires_grad=False)
+            teacher = phase.teacher or Teacher([storage.encode(self._weights(policy.model))])
+            shape = None if teacher.config is None else parse_config(dict(teacher.config))
+            policy.reference = self._twin(teacher.weights, shape).requires_grad_(requires_grad=False)
         policy.model.value_head = None
         if phase.needs.values:
             policy.model.grow_head(bias=True)
@@ -154,8 +155,8 @@ class TorchEngine:
             "balance": self.policy.balance.facts(),
             "judge_version": self._judge_version,
         }
-        if self.policy.reference is not None and self._teacher is not None:
-            facts["teacher"] = dict(self._teacher)
+        if self.policy.reference is not None and self.policy.reference.cfg != self.model.cfg:
+            facts["reference"] = asdict(self.policy.reference.cfg)
         return EngineState(files, facts)
 
     def _parts(self, trainee: Trainee) -> dict[str, bytes]:
@@ -170,8 +171,8 @@ class TorchEngine:
     def restore(self, config: Mapping[str, Any], state: EngineState) -> None:
         """See ``Engine``."""
         self.load(config, [state.files[WEIGHTS]])
-        self._teacher = state.facts.get("teacher")
-        self._refill(self.policy, state.files)
+        shape = state.facts.get("reference")
+        self._refill(self.policy, state.files, shape and DecoderConfig(**shape))
         self.policy.beta = float(state.facts.get("kl_beta", 0.0))
         self.policy.balance = Balance.from_facts(state.facts.get("balance", {}))
         self._judge_version = int(state.facts.get("judge_version", 0))
@@ -183,11 +184,12 @@ class TorchEngine:
             raw = bytearray.fromhex(str(state.facts["rng"]))
             self._generator.set_state(torch.frombuffer(raw, dtype=torch.uint8))
 
-    def _refill(self, trainee: Trainee, files: Mapping[str, bytes]) -> None:
-        """Everything of a trainee but its weights."""
+    def _refill(
+        self, trainee: Trainee, files: Mapping[str, bytes], reference: DecoderConfig | None = None
+    ) -> None:
+        """Everything of a trainee but its weights; the reference has the policy's shape unless it has its own."""
         if REFERENCE in files:
-            reference = self._twin([files[REFERENCE]], self._teacher)
-            trainee.reference = reference.requires_grad_(requires_grad=False)
+            trainee.reference = self._twin([files[REFERENCE]], reference).requires_grad_(requires_grad=False)
         if HEAD in files:
             storage.assign_head(trainee.model, files[HEAD])
         if OPTIMIZER in files:
